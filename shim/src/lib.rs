@@ -1,0 +1,1 @@
+//! The codec and the challenge that shim and gateway share.

@@ -1,0 +1,3 @@
+//! Entry point of a Session pod.
+
+fn main() {}

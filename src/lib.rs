@@ -1,0 +1,1 @@
+//! awaken-operator.

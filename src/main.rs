@@ -1,0 +1,3 @@
+//! The `awaken` program.
+
+fn main() {}
