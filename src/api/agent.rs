@@ -1,0 +1,158 @@
+//! The Agent: what may be used, and how.
+
+use crate::domain::gate::Permission;
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// An Agent says which MCP servers' tools may be used, and how. The servers themselves are
+/// McpAttachments that name this Agent. Either may be applied first.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "awaken.dev",
+    version = "v1alpha1",
+    kind = "Agent",
+    namespaced,
+    status = "AgentStatus",
+    shortname = "agt",
+    category = "awaken",
+    derive = "PartialEq",
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason"
+    ),
+    printcolumn(name = "Attachments", type_ = "string", json_path = ".status.attachments"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Session", type_ = "string", json_path = ".status.session", priority = 1),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].message",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AgentSpec {
+    /// Where sandboxed stdio servers run. Frozen into the Session as a numbered revision; a change
+    /// asks the next generation of each stdio attachment. Needed as soon as one attachment is
+    /// sandboxStdio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<Environment>,
+    /// Which tools of which attachment may be used: exactly one ToolSet for each attachment. An
+    /// attachment without ToolSet is not started. Read live: a change holds for the next call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["attachment"]))]
+    #[x_kube(validation = ("self.map(t, has(t.tools) ? size(t.tools) : 0).sum() <= 1024", "an Agent names at most 1024 tools in all its toolSets"))]
+    pub tool_sets: Vec<ToolSetSpec>,
+}
+
+/// Where sandboxed stdio servers run.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Environment {
+    /// The image that holds the servers' programs. Named in pods as written.
+    #[schemars(length(min = 1, max = 512))]
+    pub image: String,
+    /// When the image is pulled: IfNotPresent (default), Always or Never.
+    #[serde(default)]
+    pub image_pull_policy: PullPolicy,
+    /// The user that servers run as, never 0. Default 65532.
+    #[serde(default = "default_user")]
+    #[schemars(range(min = 1, max = 2_147_483_647))]
+    pub run_as_user: i64,
+    /// Requests and limits of each server's container. Default: requests 10m CPU and 32Mi memory,
+    /// limits 1 CPU, 512Mi memory and 1Gi ephemeral-storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceRequirements>,
+    /// A writable folder that lives as long as the generation. Default none; /tmp is always
+    /// writable, the rest is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<Workspace>,
+}
+
+fn default_user() -> i64 {
+    65532
+}
+
+/// When the kubelet pulls the image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PullPolicy {
+    /// Only when the node does not have it.
+    #[default]
+    IfNotPresent,
+    /// At each start.
+    Always,
+    /// Never; the node must have it.
+    Never,
+}
+
+/// A writable folder.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Workspace {
+    /// Where it is mounted; an absolute path, not / and not one that the operator uses itself.
+    #[schemars(length(min = 2, max = 256))]
+    #[x_kube(validation = ("self.startsWith('/') && !self.contains('..') && !self.contains(':') && self != '/tmp' && !self.startsWith('/awaken') && !self.startsWith('/proc') && !self.startsWith('/sys') && !self.startsWith('/dev')", "mountPath must be an absolute path outside /tmp, /awaken, /proc, /sys and /dev, without '..' and ':'"))]
+    pub mount_path: String,
+}
+
+/// The policy over one attachment's tools.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ToolSetSpec {
+    /// metadata.name of the McpAttachment, in this namespace.
+    #[schemars(length(min = 1, max = 253))]
+    pub attachment: String,
+    /// For tools that `tools` does not name: Allow or Deny. Default Deny, so that `tools` is an
+    /// allow list.
+    #[serde(default = "deny")]
+    pub default_permission: Permission,
+    /// Tools by the server's own, exact name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub tools: Vec<ToolRule>,
+}
+
+fn deny() -> Permission {
+    Permission::Deny
+}
+
+/// What is said of one tool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ToolRule {
+    /// The server's own, exact name of the tool.
+    #[schemars(length(min = 1, max = 128))]
+    pub name: String,
+    /// Allow: calls pass. Deny: the tool is neither listed nor callable.
+    pub permission: Permission,
+}
+
+/// What the operator saw.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentStatus {
+    /// The metadata.generation that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Ready, Reconciling, Stalled, Accepted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// Name of the Standing Session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub session: Option<String>,
+    /// Attachments in service of all that name this Agent, for example `2/3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub attachments: Option<String>,
+}

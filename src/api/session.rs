@@ -1,0 +1,129 @@
+//! The Session: the unit that has authority. It freezes the environment and owns the generations.
+
+use super::{agent::Environment, attachment::AgentRef};
+use crate::domain::lifecycle::{Generation, Receipt};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A Session is where an Agent's servers are attached and called. The operator makes one for each
+/// Agent, named like it, and deletes it with the Agent.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "awaken.dev",
+    version = "v1alpha1",
+    kind = "Session",
+    namespaced,
+    status = "SessionStatus",
+    shortname = "sess",
+    category = "awaken",
+    derive = "PartialEq",
+    printcolumn(name = "Agent", type_ = "string", json_path = ".spec.agentRef.name"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(name = "Attachments", type_ = "string", json_path = ".status.summary"),
+    printcolumn(name = "Host", type_ = "string", json_path = ".status.host.gateway"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Epoch", type_ = "integer", json_path = ".status.host.epoch", priority = 1),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].message",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionSpec {
+    /// The Agent, in this namespace. Immutable.
+    #[x_kube(validation = ("self == oldSelf", "agentRef is immutable"))]
+    pub agent_ref: AgentRef,
+}
+
+/// What the operator decided and what the gateway answered.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionStatus {
+    /// The metadata.generation that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Where the Session stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// Ready, Reconciling, Stalled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// The gateway that serves the Session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
+    /// The environment of the Agent, frozen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<FrozenEnvironment>,
+    /// The highest generation number that was given out.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub last_generation: i64,
+    /// One entry for each generation that is not gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 192), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["generation"]))]
+    pub attachments: Vec<Generation>,
+    /// What the gateway answered, the last for each generation. Written by the gateway alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 192), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["generation"]))]
+    pub receipts: Vec<Receipt>,
+    /// Attachments in service of all, for example `2/3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub summary: Option<String>,
+}
+
+/// Where a Session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// No host or environment yet.
+    Pending,
+    /// Served by its host.
+    Serving,
+    /// Its host is gone; the next one takes over.
+    Rescheduling,
+    /// Being deleted; generations drain.
+    Terminating,
+}
+
+/// Which gateway serves the Session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Host {
+    /// Name of the gateway's pod, and of its Lease.
+    #[schemars(length(max = 253))]
+    pub gateway: String,
+    /// Which start of it.
+    #[schemars(length(max = 64))]
+    pub incarnation: String,
+    /// Raised at each move.
+    #[schemars(range(min = 1))]
+    pub epoch: i64,
+}
+
+/// The environment as the Session froze it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FrozenEnvironment {
+    /// Number of the revision, from 1.
+    #[schemars(range(min = 1))]
+    pub revision: i64,
+    /// What was frozen.
+    pub spec: Environment,
+    /// The digest of the image that the first pod of this revision reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub image_digest: Option<String>,
+    /// When.
+    pub since: Timestamp,
+}

@@ -1,0 +1,1 @@
+//! The canonical form of JSON, of URLs and of addresses, and digests over them.

@@ -1,0 +1,109 @@
+//! The journal: what was intended and how it ended, durable, in hash-chained order.
+//!
+//! Two traits, so that a reader cannot write. Callers rely on: a position that was returned is on
+//! disk; the first terminal outcome of a call is the only one; an append under an epoch below the
+//! highest raised one is refused.
+
+use crate::domain::record::{Entry, Record};
+use futures::future::BoxFuture;
+
+/// Which chain a record stands in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Chain {
+    /// Records of one Session, by its UID.
+    Session(String),
+    /// Records of one gateway incarnation that belong to no Session.
+    Incarnation(String),
+}
+
+/// Where a record came to stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// From 1, without gaps.
+    pub seq: u64,
+    /// The hash of the record, hex.
+    pub hash: String,
+}
+
+/// Why a record was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// Another host has taken the Session over.
+    #[error("epoch {epoch} is fenced by {highest}")]
+    Fenced {
+        /// The epoch that was shown.
+        epoch: i64,
+        /// The highest that was raised.
+        highest: i64,
+    },
+    /// The call has an outcome already; this one is not kept.
+    #[error("the call has an outcome already")]
+    AlreadyEnded,
+    /// An outcome for a call that has no intent.
+    #[error("the call has no intent")]
+    NoIntent,
+    /// The store does not take it: disk full, database gone, closed.
+    #[error("the journal is unavailable: {0}")]
+    Unavailable(String),
+}
+
+/// Why records could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The store cannot be read.
+    #[error("the journal is unavailable: {0}")]
+    Unavailable(String),
+    /// A stored record does not fit its chain.
+    #[error("record {seq} of {chain} is not what was written: {problem}")]
+    Corrupt {
+        /// The chain.
+        chain: String,
+        /// The record.
+        seq: u64,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// The writing side.
+pub trait Append: Send + Sync + 'static {
+    /// Appends to the chain; resolves when the record is durable. `epoch` is compared with the
+    /// highest raised epoch of the chain (chains of an incarnation take any).
+    fn append<'a>(
+        &'a self,
+        chain: &'a Chain,
+        epoch: i64,
+        entry: Entry,
+    ) -> BoxFuture<'a, Result<Position, AppendError>>;
+
+    /// Raises the epoch of a Session's chain. Done by a host before its first receipt. Equal is
+    /// fine; lower is refused as `Fenced`.
+    fn raise_epoch<'a>(
+        &'a self,
+        chain: &'a Chain,
+        epoch: i64,
+    ) -> BoxFuture<'a, Result<(), AppendError>>;
+}
+
+/// The reading side.
+pub trait Read: Send + Sync + 'static {
+    /// Up to `limit` records (at most 1000) after place `after` (0: from the first).
+    fn page<'a>(
+        &'a self,
+        chain: &'a Chain,
+        after: u64,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Record>, ReadError>>;
+
+    /// Intents of the chain that have no outcome, oldest first.
+    fn open_intents<'a>(
+        &'a self,
+        chain: &'a Chain,
+    ) -> BoxFuture<'a, Result<Vec<Record>, ReadError>>;
+
+    /// Every chain there is.
+    fn chains(&self) -> BoxFuture<'_, Result<Vec<Chain>, ReadError>>;
+
+    /// Walks a whole chain and compares every hash; gives the number of records.
+    fn verify<'a>(&'a self, chain: &'a Chain) -> BoxFuture<'a, Result<u64, ReadError>>;
+}

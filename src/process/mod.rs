@@ -1,0 +1,8 @@
+//! What every program of ours needs of its process: logs, metrics, health, readiness, signals,
+//! the real clock, tasks that are joined, and Leases.
+
+pub mod clock;
+pub mod health;
+pub mod logging;
+pub mod metrics;
+pub mod tasks;
