@@ -168,7 +168,7 @@ fn words_stay_out_of_rooms_where_they_do_not_belong() {
     let mut bad = vec![];
     for (path, text) in sources() {
         let code = code_of(&text);
-        for (prefix, words, why) in BANNED.iter().filter(|(p, ..)| path.starts_with(p)) {
+        for (_, words, why) in BANNED.iter().filter(|(p, ..)| path.starts_with(p)) {
             for word in words.iter().filter(|w| code.contains(**w)) {
                 bad.push(format!("{path}: `{word}`: {why}"));
             }

@@ -125,5 +125,6 @@ pub struct FrozenEnvironment {
     #[schemars(length(max = 512))]
     pub image_digest: Option<String>,
     /// When.
+    #[schemars(with = "String", extend("format" = "date-time"))]
     pub since: Timestamp,
 }

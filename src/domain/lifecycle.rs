@@ -184,9 +184,11 @@ pub struct Generation {
     #[schemars(length(max = 512))]
     pub message: String,
     /// When the state was entered.
+    #[schemars(with = "String", extend("format" = "date-time"))]
     pub since: Timestamp,
     /// When Realizing ends as StartupTimeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     pub deadline: Option<Timestamp>,
     /// How often the attachment failed in a row, this one included; it sets the delay of the next.
     #[serde(default)]
@@ -269,5 +271,6 @@ pub struct Receipt {
     #[schemars(length(max = 512))]
     pub message: String,
     /// When it was written.
+    #[schemars(with = "String", extend("format" = "date-time"))]
     pub at: Timestamp,
 }

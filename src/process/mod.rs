@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod health;
+pub mod lease;
 pub mod logging;
 pub mod metrics;
 pub mod tasks;
