@@ -115,7 +115,10 @@ impl Keeper {
                 () = sleep(pause) => {}
             }
             let valid_until = self.held.borrow().until;
-            pause = match timeout(period, self.round()).await {
+            let limit = valid_until.map_or(period, |until| {
+                period.min(until.saturating_duration_since(Instant::now()))
+            });
+            pause = match timeout(limit, self.round()).await {
                 Ok(Ok(Round::Renewed(until))) => {
                     self.held.send_replace(Held { until: Some(until) });
                     period
@@ -235,4 +238,189 @@ impl Keeper {
 
 fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Method, Request, Response, StatusCode};
+    use http_body_util::BodyExt;
+    use jiff::Timestamp;
+    use kube::client::Body;
+    use std::{
+        convert::Infallible,
+        sync::{Mutex, atomic::AtomicBool, atomic::Ordering},
+    };
+
+    struct Fixed;
+
+    impl Clock for Fixed {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_second(1_800_000_000).unwrap()
+        }
+    }
+
+    /// One Lease, as the API server keeps it.
+    #[derive(Clone, Default)]
+    struct Server {
+        stored: Arc<Mutex<Option<LeaseObject>>>,
+        down: Arc<AtomicBool>,
+    }
+
+    impl Server {
+        fn client(&self) -> Client {
+            let server = self.clone();
+            Client::new(
+                tower::service_fn(move |request| server.clone().answer(request)),
+                "awaken-system",
+            )
+        }
+
+        fn store(&self, holder: &str, version: u64) {
+            let lease = LeaseObject {
+                metadata: ObjectMeta {
+                    name: Some("l".into()),
+                    uid: Some("u".into()),
+                    resource_version: Some(version.to_string()),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(LeaseSpec {
+                    holder_identity: Some(holder.into()),
+                    lease_duration_seconds: Some(15),
+                    ..LeaseSpec::default()
+                }),
+            };
+            *self.stored.lock().unwrap() = Some(lease);
+        }
+
+        fn holder(&self) -> Option<String> {
+            self.stored.lock().unwrap().as_ref()?.spec.as_ref()?.holder_identity.clone()
+        }
+
+        async fn answer(self, request: Request<Body>) -> Result<Response<Body>, Infallible> {
+            let method = request.method().clone();
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let mut stored = self.stored.lock().unwrap();
+            let (status, answer) = if self.down.load(Ordering::SeqCst) {
+                (StatusCode::INTERNAL_SERVER_ERROR, failure(500))
+            } else if method == Method::GET {
+                match &*stored {
+                    Some(lease) => (StatusCode::OK, serde_json::to_vec(lease).unwrap()),
+                    None => (StatusCode::NOT_FOUND, failure(404)),
+                }
+            } else if method == Method::DELETE {
+                *stored = None;
+                (
+                    StatusCode::OK,
+                    br#"{"kind":"Status","apiVersion":"v1","status":"Success"}"#.to_vec(),
+                )
+            } else {
+                let mut sent: LeaseObject = serde_json::from_slice(&body).unwrap();
+                let version = |l: &LeaseObject| l.metadata.resource_version.clone();
+                let present = stored.as_ref().and_then(version);
+                if version(&sent) == present {
+                    let next = present.map_or(1, |v| v.parse::<u64>().unwrap() + 1);
+                    sent.metadata.resource_version = Some(next.to_string());
+                    let answer = serde_json::to_vec(&sent).unwrap();
+                    *stored = Some(sent);
+                    (StatusCode::OK, answer)
+                } else {
+                    (StatusCode::CONFLICT, failure(409))
+                }
+            };
+            Ok(Response::builder().status(status).body(Body::from(answer)).unwrap())
+        }
+    }
+
+    fn failure(code: u16) -> Vec<u8> {
+        let reason = match code {
+            404 => "NotFound",
+            409 => "Conflict",
+            _ => "InternalError",
+        };
+        format!(r#"{{"kind":"Status","apiVersion":"v1","status":"Failure","code":{code},"reason":"{reason}","message":"m"}}"#)
+            .into_bytes()
+    }
+
+    fn keeper(server: &Server, exclusive_name: bool) -> (Keeper, watch::Receiver<Held>) {
+        let config = Config {
+            namespace: "awaken-system".into(),
+            name: "l".into(),
+            identity: "me".into(),
+            duration: Duration::from_secs(15),
+            labels: BTreeMap::new(),
+            owner: None,
+            exclusive_name,
+        };
+        Keeper::new(server.client(), config, Arc::new(Fixed))
+    }
+
+    async fn until_held(held: &mut watch::Receiver<Held>) -> Duration {
+        let start = Instant::now();
+        timeout(Duration::from_secs(60), held.wait_for(|h| h.is_valid())).await.unwrap().unwrap();
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_free_lease_is_taken_and_given_back() {
+        let server = Server::default();
+        let (keeper, mut held) = keeper(&server, false);
+        let stop = CancellationToken::new();
+        let run = tokio::spawn(keeper.run(stop.clone()));
+        until_held(&mut held).await;
+        assert_eq!(server.holder().as_deref(), Some("me"));
+        stop.cancel();
+        run.await.unwrap().unwrap();
+        assert_eq!(server.holder(), None);
+        assert!(!held.borrow().is_valid());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn anothers_lease_is_taken_only_when_it_stood_still_for_its_duration() {
+        let server = Server::default();
+        server.store("other", 7);
+        let (keeper, mut held) = keeper(&server, false);
+        let run = tokio::spawn(keeper.run(CancellationToken::new()));
+        let waited = until_held(&mut held).await;
+        assert!(
+            waited >= Duration::from_secs(15) && waited < Duration::from_secs(20),
+            "{waited:?}"
+        );
+        run.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_former_start_of_ours_is_replaced_at_once() {
+        let server = Server::default();
+        server.store("me-before", 7);
+        let (keeper, mut held) = keeper(&server, true);
+        let run = tokio::spawn(keeper.run(CancellationToken::new()));
+        assert!(until_held(&mut held).await < Duration::from_secs(1));
+        run.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_renewed_ends_before_others_may_take_it() {
+        let server = Server::default();
+        let (keeper, mut held) = keeper(&server, false);
+        let run = tokio::spawn(keeper.run(CancellationToken::new()));
+        until_held(&mut held).await;
+        let until = held.borrow().until.unwrap();
+        server.down.store(true, Ordering::SeqCst);
+        let error = timeout(Duration::from_secs(30), run).await.unwrap().unwrap().unwrap_err();
+        assert!(matches!(error, LeaseError::Expired(_)), "{error}");
+        assert!(!held.borrow().is_valid());
+        assert!(Instant::now() < until + Duration::from_secs(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_another_took_is_lost() {
+        let server = Server::default();
+        let (keeper, mut held) = keeper(&server, false);
+        let run = tokio::spawn(keeper.run(CancellationToken::new()));
+        until_held(&mut held).await;
+        server.store("other", 99);
+        let error = timeout(Duration::from_secs(30), run).await.unwrap().unwrap().unwrap_err();
+        assert!(error.to_string().contains("taken over by other"), "{error}");
+    }
 }
