@@ -7,6 +7,7 @@ pub mod identity;
 pub mod lifecycle;
 pub mod reason;
 pub mod record;
+mod scan;
 
 use jiff::Timestamp;
 
