@@ -14,8 +14,8 @@
 //! A repeated key is refused, since two readers may disagree on which one counts; so is what nests
 //! deeper than [`MAX_DEPTH`].
 
-pub use super::scan::{JsonProblem, MAX_DEPTH};
 use super::scan::{Escapes, Scanner, Str, Unescape};
+pub use super::scan::{JsonProblem, MAX_DEPTH};
 use sha2::{Digest as _, Sha256};
 
 /// A canonical JSON text and the digest over it.
@@ -354,15 +354,30 @@ mod tests {
 
     #[rstest]
     #[case::spaces(" { \"a\" : [ 1 , 2 ] } \n", r#"{"a":[1,2]}"#)]
-    #[case::order(r#"{"b":1,"a":{"d":[{"z":1,"y":2},{"x":0}],"c":{}}}"#, r#"{"a":{"c":{},"d":[{"y":2,"z":1},{"x":0}]},"b":1}"#)]
-    #[case::order_of_bytes(r#"{"é":1,"z":2,"Z":3,"":4,"😀":5,"﷐":6}"#, r#"{"":4,"Z":3,"z":2,"é":1,"﷐":6,"😀":5}"#)]
+    #[case::order(
+        r#"{"b":1,"a":{"d":[{"z":1,"y":2},{"x":0}],"c":{}}}"#,
+        r#"{"a":{"c":{},"d":[{"y":2,"z":1},{"x":0}]},"b":1}"#
+    )]
+    #[case::order_of_bytes(
+        r#"{"é":1,"z":2,"Z":3,"":4,"😀":5,"﷐":6}"#,
+        r#"{"":4,"Z":3,"z":2,"é":1,"﷐":6,"😀":5}"#
+    )]
     #[case::keys_unescaped(r#"{"\u0062":1,"a":2}"#, r#"{"a":2,"b":1}"#)]
-    #[case::numbers("[1.0,1,1e0,-0,10000000000000000000000001,1E+2]", "[1.0,1,1e0,-0,10000000000000000000000001,1E+2]")]
-    #[case::escapes(r#""\/\u002f\u0041\u000A\u001F\u007f\u00e9\"\\\b""#, "\"//A\\n\\u001f\u{7f}é\\\"\\\\\\b\"")]
+    #[case::numbers(
+        "[1.0,1,1e0,-0,10000000000000000000000001,1E+2]",
+        "[1.0,1,1e0,-0,10000000000000000000000001,1E+2]"
+    )]
+    #[case::escapes(
+        r#""\/\u002f\u0041\u000A\u001F\u007f\u00e9\"\\\b""#,
+        "\"//A\\n\\u001f\u{7f}é\\\"\\\\\\b\""
+    )]
     #[case::pair(r#""\uD83D\uDE00""#, "\"😀\"")]
     #[case::lone(r#"["\uD83D","\uDE00x"]"#, r#"["\ud83d","\ude00x"]"#)]
     #[case::literals("[true,false,null,\"\"]", "[true,false,null,\"\"]")]
-    #[case::objects_between(r#"[{"b":{"k":1},"a":{"m":2}},{"q":[{"s":1,"r":2}],"p":3}]"#, r#"[{"a":{"m":2},"b":{"k":1}},{"p":3,"q":[{"r":2,"s":1}]}]"#)]
+    #[case::objects_between(
+        r#"[{"b":{"k":1},"a":{"m":2}},{"q":[{"s":1,"r":2}],"p":3}]"#,
+        r#"[{"a":{"m":2},"b":{"k":1}},{"p":3,"q":[{"r":2,"s":1}]}]"#
+    )]
     fn one_form(#[case] text: &str, #[case] wanted: &str) {
         assert_eq!(form(text), wanted);
         assert_eq!(form(wanted), wanted);
@@ -386,7 +401,9 @@ mod tests {
 
     #[test]
     fn keys_that_differ_are_no_repetition() {
-        for text in [r#"{"a":{"a":{"a":1}},"b":[{"a":1},{"a":2}]}"#, r#"{"\ud83d":1,"\ude00":2,"😀":3}"#] {
+        for text in
+            [r#"{"a":{"a":{"a":1}},"b":[{"a":1},{"a":2}]}"#, r#"{"\ud83d":1,"\ude00":2,"😀":3}"#]
+        {
             find_repeated_key(text.as_bytes()).unwrap();
         }
         let long = format!(r#"{{"{0}":1,"{0}":2}}"#, "é".repeat(1000));
@@ -398,16 +415,55 @@ mod tests {
     fn depth_has_a_bound() {
         let nested = |n: usize| format!("{}1{}", "[{\"a\":".repeat(n), "}]".repeat(n));
         assert!(canonical_json(&nested(MAX_DEPTH / 2)).is_ok());
-        assert_eq!(canonical_json(&format!("[{}]", nested(MAX_DEPTH / 2))), Err(JsonProblem::TooDeep));
+        assert_eq!(
+            canonical_json(&format!("[{}]", nested(MAX_DEPTH / 2))),
+            Err(JsonProblem::TooDeep)
+        );
         assert_eq!(find_repeated_key("[".repeat(1 << 20).as_bytes()), Err(JsonProblem::TooDeep));
     }
 
     #[test]
     fn grammar_is_that_of_serde_json() {
         let texts = [
-            "", " ", "{", "}", "[1,]", "{\"a\":1,}", "{,}", "[,]", "{\"a\"}", "{\"a\":}", "{a:1}", "{1:1}", "01", "1.",
-            ".5", "-", "+1", "1e", "1e+", "--1", "tru", "truex", "nul", "NaN", "\"\t\"", "'a'", "1 2", "[1 2]",
-            "[1]]", "\u{feff}1", "\u{a0}1", "-0.0e-0", "1E5", "[[]]", "{}", "[{}]", "0", "-1", "\u{c}1",
+            "",
+            " ",
+            "{",
+            "}",
+            "[1,]",
+            "{\"a\":1,}",
+            "{,}",
+            "[,]",
+            "{\"a\"}",
+            "{\"a\":}",
+            "{a:1}",
+            "{1:1}",
+            "01",
+            "1.",
+            ".5",
+            "-",
+            "+1",
+            "1e",
+            "1e+",
+            "--1",
+            "tru",
+            "truex",
+            "nul",
+            "NaN",
+            "\"\t\"",
+            "'a'",
+            "1 2",
+            "[1 2]",
+            "[1]]",
+            "\u{feff}1",
+            "\u{a0}1",
+            "-0.0e-0",
+            "1E5",
+            "[[]]",
+            "{}",
+            "[{}]",
+            "0",
+            "-1",
+            "\u{c}1",
         ];
         for text in texts {
             let wanted = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();

@@ -2,6 +2,7 @@
 //! come in as arguments, so every rule is a table test.
 
 pub mod canonical;
+pub mod chain;
 pub mod gate;
 pub mod identity;
 pub mod lifecycle;

@@ -4,8 +4,14 @@
 //! disk; the first terminal outcome of a call is the only one; an append under an epoch below the
 //! highest raised one is refused.
 
+pub mod memory;
+mod rules;
+
 use crate::domain::record::{Entry, Record};
 use futures::future::BoxFuture;
+
+/// The most records of one page.
+pub const MAX_PAGE: usize = 1000;
 
 /// Which chain a record stands in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,6 +20,16 @@ pub enum Chain {
     Session(String),
     /// Records of one gateway incarnation that belong to no Session.
     Incarnation(String),
+}
+
+/// `session/UID` or `incarnation/ID`.
+impl std::fmt::Display for Chain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Session(uid) => write!(f, "session/{uid}"),
+            Self::Incarnation(id) => write!(f, "incarnation/{id}"),
+        }
+    }
 }
 
 /// Where a record came to stand.
@@ -42,6 +58,10 @@ pub enum AppendError {
     /// An outcome for a call that has no intent.
     #[error("the call has no intent")]
     NoIntent,
+    /// The entry breaks a rule of its kind: no call id, a second intent of one call, an outcome
+    /// that says nothing.
+    #[error("the entry cannot be taken: {0}")]
+    BadEntry(&'static str),
     /// The store does not take it: disk full, database gone, closed.
     #[error("the journal is unavailable: {0}")]
     Unavailable(String),

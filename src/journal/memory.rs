@@ -1,0 +1,163 @@
+//! A journal in memory, with the real rules and the real chain, for tests of what uses a journal.
+//!
+//! Nothing of it outlives the process.
+
+use super::{
+    Append, AppendError, Chain, Position, Read, ReadError,
+    rules::{Past, State},
+};
+use crate::domain::{
+    chain::{Hash, Head, Stored, entry_bytes},
+    record::{Entry, Kind, Record},
+};
+use futures::future::{BoxFuture, FutureExt as _};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// A journal in memory. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Memory(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    chains: BTreeMap<Chain, (State, Vec<(Entry, Hash)>)>,
+    broken: Option<String>,
+}
+
+impl Memory {
+    /// An empty journal.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// From now on every append and every read fails as `Unavailable` with this problem; with
+    /// `None` the journal works again.
+    pub fn break_with(&self, problem: Option<&str>) {
+        self.lock().broken = problem.map(str::to_owned);
+    }
+
+    /// Every record of a chain.
+    pub fn records(&self, chain: &Chain) -> Vec<Record> {
+        let inner = self.lock();
+        let Some((_, entries)) = inner.chains.get(chain) else { return vec![] };
+        let mut previous = Hash::ZERO;
+        let record = |(i, (entry, hash)): (usize, &(Entry, Hash))| {
+            let before = std::mem::replace(&mut previous, *hash);
+            Record {
+                seq: i as u64 + 1,
+                entry: entry.clone(),
+                previous: before.to_hex(),
+                hash: hash.to_hex(),
+            }
+        };
+        entries.iter().enumerate().map(record).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn readable(&self) -> Result<(), ReadError> {
+        self.lock().broken.clone().map_or(Ok(()), |problem| Err(ReadError::Unavailable(problem)))
+    }
+}
+
+impl Inner {
+    fn chain(&mut self, chain: &Chain) -> Result<&mut (State, Vec<(Entry, Hash)>), AppendError> {
+        match &self.broken {
+            Some(problem) => Err(AppendError::Unavailable(problem.clone())),
+            None => Ok(self.chains.entry(chain.clone()).or_default()),
+        }
+    }
+
+    fn append(&mut self, chain: &Chain, epoch: i64, entry: Entry) -> Result<Position, AppendError> {
+        let (state, records) = self.chain(chain)?;
+        let past = |call: &str| {
+            let ended = records
+                .iter()
+                .any(|(e, _)| e.kind == Kind::Outcome && e.call.as_deref() == Some(call));
+            Ok::<_, AppendError>(if ended { Past::Ended } else { Past::Unknown })
+        };
+        state.check(chain, epoch, &entry, past)?;
+        let position = state.take(&entry, &entry_bytes(&entry));
+        records.push((entry, state.head.hash));
+        Ok(position)
+    }
+}
+
+impl Append for Memory {
+    fn append<'a>(
+        &'a self,
+        chain: &'a Chain,
+        epoch: i64,
+        entry: Entry,
+    ) -> BoxFuture<'a, Result<Position, AppendError>> {
+        let result = self.lock().append(chain, epoch, entry);
+        std::future::ready(result).boxed()
+    }
+
+    fn raise_epoch<'a>(
+        &'a self,
+        chain: &'a Chain,
+        epoch: i64,
+    ) -> BoxFuture<'a, Result<(), AppendError>> {
+        let result = self.lock().chain(chain).and_then(|(state, _)| state.raise(epoch));
+        std::future::ready(result).boxed()
+    }
+}
+
+impl Read for Memory {
+    fn page<'a>(
+        &'a self,
+        chain: &'a Chain,
+        after: u64,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Record>, ReadError>> {
+        let page = || self.records(chain).into_iter().skip_while(|r| r.seq <= after);
+        let result = self.readable().map(|()| page().take(limit.min(super::MAX_PAGE)).collect());
+        std::future::ready(result).boxed()
+    }
+
+    fn open_intents<'a>(
+        &'a self,
+        chain: &'a Chain,
+    ) -> BoxFuture<'a, Result<Vec<Record>, ReadError>> {
+        let open = || {
+            let records = self.records(chain);
+            let inner = self.lock();
+            let open = inner.chains.get(chain).map(|(state, _)| &state.open);
+            let is_open = |r: &Record| {
+                r.entry.kind == Kind::Intent
+                    && r.entry.call.as_ref().is_some_and(|c| open.is_some_and(|o| o.contains(c)))
+            };
+            records.into_iter().filter(is_open).collect()
+        };
+        std::future::ready(self.readable().map(|()| open())).boxed()
+    }
+
+    fn chains(&self) -> BoxFuture<'_, Result<Vec<Chain>, ReadError>> {
+        let result = self.readable().map(|()| self.lock().chains.keys().cloned().collect());
+        std::future::ready(result).boxed()
+    }
+
+    fn verify<'a>(&'a self, chain: &'a Chain) -> BoxFuture<'a, Result<u64, ReadError>> {
+        let verify = || {
+            let inner = self.lock();
+            let Some((_, entries)) = inner.chains.get(chain) else { return Ok(0) };
+            let mut head = Head::START;
+            for (entry, hash) in entries {
+                let (bytes, seq) = (entry_bytes(entry), head.seq + 1);
+                let record = Stored { seq, entry: &bytes, previous: head.hash, hash: *hash };
+                head = head.follow(record).map_err(|problem| ReadError::Corrupt {
+                    chain: chain.to_string(),
+                    seq,
+                    problem: problem.into(),
+                })?;
+            }
+            Ok(head.seq)
+        };
+        std::future::ready(self.readable().and_then(|()| verify())).boxed()
+    }
+}
