@@ -1,5 +1,9 @@
 //! The Agent: what may be used, and how.
+//!
+//! Types only; rests on the domain's permissions. Bounds and rules here are what the API server
+//! enforces, so the operator may rely on them for objects that were admitted by this version.
 
+use super::{condition, resources};
 use crate::domain::gate::Permission;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -14,6 +18,7 @@ use serde::{Deserialize, Serialize};
     group = "awaken.dev",
     version = "v1alpha1",
     kind = "Agent",
+    doc = "An Agent says which MCP servers' tools may be used, and how. The servers themselves are McpAttachments that name this Agent; either may be applied first.",
     namespaced,
     status = "AgentStatus",
     shortname = "agt",
@@ -47,7 +52,8 @@ pub struct AgentSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Environment>,
     /// Which tools of which attachment may be used: exactly one ToolSet for each attachment. An
-    /// attachment without ToolSet is not started. Read live: a change holds for the next call.
+    /// attachment without ToolSet is not started. Read live: a change holds for the next call. At
+    /// most 64, with 1024 tools in all. Default none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["attachment"]))]
     #[x_kube(validation = ("self.map(t, has(t.tools) ? size(t.tools) : 0).sum() <= 1024", "an Agent names at most 1024 tools in all its toolSets"))]
@@ -60,17 +66,19 @@ pub struct AgentSpec {
 pub struct Environment {
     /// The image that holds the servers' programs. Named in pods as written.
     #[schemars(length(min = 1, max = 512))]
+    #[x_kube(validation = ("self.matches('^[A-Za-z0-9][A-Za-z0-9._:/@-]*$')", "image must be an image reference, for example registry.example.com/mcp-tools:1.4"))]
     pub image: String,
-    /// When the image is pulled: IfNotPresent (default), Always or Never.
+    /// When the image is pulled: IfNotPresent, Always or Never. Default IfNotPresent.
     #[serde(default)]
     pub image_pull_policy: PullPolicy,
     /// The user that servers run as, never 0. Default 65532.
     #[serde(default = "default_user")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub run_as_user: i64,
-    /// Requests and limits of each server's container. Default: requests 10m CPU and 32Mi memory,
-    /// limits 1 CPU, 512Mi memory and 1Gi ephemeral-storage.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Requests and limits of each server's container, as quantities by resource name. Default:
+    /// requests 10m CPU and 32Mi memory, limits 1 CPU, 512Mi memory and 1Gi ephemeral-storage.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "resources::deserialize")]
+    #[schemars(schema_with = "resources::schema")]
     pub resources: Option<ResourceRequirements>,
     /// A writable folder that lives as long as the generation. Default none; /tmp is always
     /// writable, the rest is not.
@@ -98,9 +106,11 @@ pub enum PullPolicy {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Workspace {
-    /// Where it is mounted; an absolute path, not / and not one that the operator uses itself.
+    /// Where it is mounted: an absolute path, not / and not below /tmp, /awaken, /proc, /sys, /dev
+    /// or /var/run/secrets, which the sandbox uses itself.
     #[schemars(length(min = 2, max = 256))]
-    #[x_kube(validation = ("self.startsWith('/') && !self.contains('..') && !self.contains(':') && self != '/tmp' && !self.startsWith('/awaken') && !self.startsWith('/proc') && !self.startsWith('/sys') && !self.startsWith('/dev')", "mountPath must be an absolute path outside /tmp, /awaken, /proc, /sys and /dev, without '..' and ':'"))]
+    #[x_kube(validation = ("self.matches('^(/[A-Za-z0-9._-]+)+$') && !self.matches('/[.]{1,2}(/|$)')", "mountPath must be an absolute path of letters, digits, '.', '_' and '-', without '.' and '..' as parts"))]
+    #[x_kube(validation = ("!self.matches('^/(tmp|awaken|proc|sys|dev|var/run/secrets|run/secrets)(/|$)')", "mountPath must be outside /tmp, /awaken, /proc, /sys, /dev, /run/secrets and /var/run/secrets, which the sandbox uses itself"))]
     pub mount_path: String,
 }
 
@@ -108,14 +118,16 @@ pub struct Workspace {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ToolSetSpec {
-    /// metadata.name of the McpAttachment, in this namespace.
+    /// metadata.name of the McpAttachment, in this namespace. It need not exist yet.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = ("!format.dns1123Subdomain().validate(self).hasValue()", "attachment must be the metadata.name of an McpAttachment: lower-case letters, digits, '-' and '.'"))]
     pub attachment: String,
     /// For tools that `tools` does not name: Allow or Deny. Default Deny, so that `tools` is an
     /// allow list.
     #[serde(default = "deny")]
     pub default_permission: Permission,
-    /// Tools by the server's own, exact name.
+    /// Tools by the server's own, exact name; at most 256. Absent and empty mean the same: nothing
+    /// is named, and defaultPermission holds for every tool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub tools: Vec<ToolRule>,
@@ -145,7 +157,7 @@ pub struct AgentStatus {
     pub observed_generation: Option<i64>,
     /// Ready, Reconciling, Stalled, Accepted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
     /// Name of the Standing Session.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,9 @@
 //! The McpAttachment: where a server is, and how to reach it.
+//!
+//! Types only. What the API server can refuse by itself is refused by the rules here; what needs
+//! another object, an address or the network is judged by the operator and the gateway.
 
+use super::condition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema, core::Duration};
 use schemars::JsonSchema;
@@ -14,6 +18,8 @@ use serde::{Deserialize, Serialize};
     version = "v1alpha1",
     kind = "McpAttachment",
     plural = "mcpattachments",
+    doc = "An McpAttachment attaches one MCP server to one Agent: a stdio server that runs in a sandboxed pod, or a server over Streamable HTTP. What of it may be used is said by the Agent's ToolSet of the same name.",
+    validation = ("has(self.spec.serverName) || size(self.metadata.name) <= 63", "metadata.name is longer than 63 characters and cannot stand in tool ids: set spec.serverName"),
     namespaced,
     status = "McpAttachmentStatus",
     shortname = "mcpa",
@@ -54,10 +60,12 @@ pub struct McpAttachmentSpec {
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = ("self.matches('^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$') && !self.contains('__')", "serverName may hold lower-case letters, digits, '-', '_' and '.', begins and ends with a letter or digit, and must not contain '__'"))]
     pub server_name: Option<String>,
-    /// A stdio server, run in a pod of the Session with the Agent's environment.
+    /// A stdio server, run in a pod of the Session with the Agent's environment. Exactly one of
+    /// sandboxStdio and http is set; which of them cannot change later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_stdio: Option<SandboxStdio>,
-    /// A server over Streamable HTTP.
+    /// A server over Streamable HTTP. Exactly one of sandboxStdio and http is set; which of them
+    /// cannot change later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
     /// Limits of this server and of calls to it.
@@ -69,32 +77,40 @@ pub struct McpAttachmentSpec {
 }
 
 /// An Agent by name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AgentRef {
-    /// metadata.name of the Agent.
+    /// metadata.name of the Agent. It need not exist yet.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = ("!format.dns1123Subdomain().validate(self).hasValue()", "agentRef.name must be the metadata.name of an Agent: lower-case letters, digits, '-' and '.'"))]
     pub name: String,
 }
 
 /// A stdio server. No shell is involved: command and arguments reach the program as written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = ("!has(self.env) || !has(self.secretEnv) || self.env.all(e, !self.secretEnv.exists(s, s.name == e.name))", "a variable stands in env or in secretEnv, not in both"))]
 pub struct SandboxStdio {
     /// The program: a path, or a name that is looked up in the image's PATH. No secrets here.
     #[schemars(length(min = 1, max = 1024))]
     pub command: String,
-    /// Its arguments, as written: nothing is expanded. No secrets here.
+    /// Its arguments, as written: nothing is expanded. At most 64 of 4096 characters, 32768 in
+    /// all. Default none. No secrets here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 4096)))]
+    #[x_kube(validation = ("self.map(a, size(a)).sum() <= 32768", "args hold at most 32768 characters in all"))]
     pub args: Vec<String>,
-    /// Environment variables, as written: nothing is expanded. No secrets here.
+    /// Environment variables, as written: nothing is expanded. At most 64, 32768 characters in
+    /// all. Default none. No secrets here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[x_kube(validation = ("self.map(e, size(e.name) + (has(e.value) ? size(e.value) : 0)).sum() <= 32768", "env holds at most 32768 characters in all"))]
     pub env: Vec<EnvVar>,
     /// Environment variables from Secrets of this namespace. A changed value is a new generation.
+    /// At most 32, whose Secret names and keys hold 1024 characters in all. Default none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[x_kube(validation = ("self.map(e, size(e.secretKeyRef.name) + size(e.secretKeyRef.key)).sum() <= 1024", "the Secret names and keys of secretEnv hold at most 1024 characters in all"))]
     pub secret_env: Vec<SecretEnvVar>,
 }
 
@@ -106,7 +122,7 @@ pub struct EnvVar {
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(validation = ("self.matches('^[A-Za-z_][A-Za-z0-9_]*$') && !self.startsWith('AWAKEN_') && !self.startsWith('KUBERNETES_')", "an environment variable's name holds letters, digits and '_', does not begin with a digit, and not with AWAKEN_ or KUBERNETES_"))]
     pub name: String,
-    /// Its value.
+    /// Its value. Default empty.
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub value: String,
@@ -126,15 +142,17 @@ pub struct SecretEnvVar {
 
 /// A key of a Secret in the same namespace.
 #[derive(
-    Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+    KubeSchema, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecretKeyRef {
-    /// metadata.name of the Secret.
+    /// metadata.name of the Secret, in this namespace.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = ("self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')", "the name of a Secret holds lower-case letters, digits, '-' and '.'"))]
     pub name: String,
     /// The key in its data.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = ("self.matches('^[A-Za-z0-9._-]+$')", "a key of a Secret holds letters, digits, '-', '_' and '.'"))]
     pub key: String,
 }
 
@@ -144,9 +162,9 @@ pub struct SecretKeyRef {
 #[x_kube(validation = ("!has(self.credential) || self.url.startsWith('https://') || (has(self.insecureCredential) && self.insecureCredential)", "a credential travels over https only: use an https url, or set insecureCredential to true"))]
 pub struct Http {
     /// The MCP endpoint: absolute, http or https, without user information and fragment. Used as
-    /// written, with path and query. Redirects are not followed.
-    #[schemars(length(min = 1, max = 2048))]
-    #[x_kube(validation = ("isURL(self) && (url(self).getScheme() == 'http' || url(self).getScheme() == 'https') && url(self).getHost() != ''", "url must be an absolute http or https URL"))]
+    /// written, with path and query. At most 1024 characters. Redirects are not followed.
+    #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(validation = ("isURL(self) && (url(self).getScheme() == 'http' || url(self).getScheme() == 'https') && url(self).getHostname() != ''", "url must be an absolute http or https URL"))]
     #[x_kube(validation = ("!self.matches('^[a-zA-Z]+://[^/?#]*@')", "url must not contain user information: put the credential into a Secret and name it in credential"))]
     #[x_kube(validation = ("!self.contains('#')", "url must not contain a fragment"))]
     pub url: String,
@@ -190,15 +208,18 @@ fn bearer() -> String {
 pub struct AttachmentLimits {
     /// From the request of a generation to its proof. Default 60s; 1s to 1h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+([.][0-9]+)?(ms|s|m|h))+$"))]
     #[x_kube(validation = ("duration(self) >= duration('1s') && duration(self) <= duration('1h')", "startupTimeout must be between 1s and 1h"))]
     pub startup_timeout: Option<Duration>,
     /// One call. Default 60s; 1s to 1h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+([.][0-9]+)?(ms|s|m|h))+$"))]
     #[x_kube(validation = ("duration(self) >= duration('1s') && duration(self) <= duration('1h')", "callTimeout must be between 1s and 1h"))]
     pub call_timeout: Option<Duration>,
     /// How long calls in flight may still run when the server is taken out of service. Default
     /// 30s; 0s to 1h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+([.][0-9]+)?(ms|s|m|h))+$"))]
     #[x_kube(validation = ("duration(self) >= duration('0s') && duration(self) <= duration('1h')", "drainTimeout must be between 0s and 1h"))]
     pub drain_timeout: Option<Duration>,
     /// Calls in flight at one time; more are refused. Default 16; 1 to 1024.
@@ -221,7 +242,7 @@ pub struct McpAttachmentStatus {
     /// Ready (of the newest generation), Reconciling, Stalled, Accepted, Serving (some generation
     /// is callable).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
     /// The newest generation that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]

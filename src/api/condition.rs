@@ -1,8 +1,9 @@
-//! Conditions, as kstatus reads them.
+//! Conditions, as kstatus reads them. Decides nothing: the caller says what holds.
 
 use crate::domain::reason::Reason;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::{Schema, SchemaGenerator, json_schema};
 
 /// Everything that was asked for is in service; for attachments, of the newest generation.
 pub const READY: &str = "Ready";
@@ -17,6 +18,28 @@ pub const SERVING: &str = "Serving";
 
 /// Longest message of a condition, in bytes.
 pub const MAX_MESSAGE: usize = 512;
+
+/// The schema of `status.conditions`: a map by type, every string bounded.
+pub fn list_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 16,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["type", "status", "reason", "message", "lastTransitionTime"],
+            "properties": {
+                "type": {"type": "string", "maxLength": 64, "description": "Which condition."},
+                "status": {"type": "string", "enum": ["True", "False", "Unknown"], "description": "Whether it holds."},
+                "reason": {"type": "string", "minLength": 1, "maxLength": 64, "description": "Why, one of the documented reasons."},
+                "message": {"type": "string", "maxLength": MAX_MESSAGE, "description": "The same for people: cause and next step."},
+                "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0, "description": "The metadata.generation that it speaks of."},
+                "lastTransitionTime": {"type": "string", "format": "date-time", "description": "When its status last changed."}
+            }
+        }
+    })
+}
 
 /// The text cut to [`MAX_MESSAGE`] bytes at a character's edge.
 pub fn bounded(message: &str) -> String {

@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod attachment;
 pub mod condition;
+pub mod resources;
 pub mod session;
 
 pub use agent::{Agent, AgentSpec, AgentStatus};

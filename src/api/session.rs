@@ -1,6 +1,9 @@
 //! The Session: the unit that has authority. It freezes the environment and owns the generations.
+//!
+//! Types only. `status.receipts` is the gateway's, the rest of the status the operator's; the
+//! chart's admission policy names every field of the status, and a test compares the two.
 
-use super::{agent::Environment, attachment::AgentRef};
+use super::{agent::Environment, attachment::AgentRef, condition};
 use crate::domain::lifecycle::{Generation, Receipt};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -15,6 +18,7 @@ use serde::{Deserialize, Serialize};
     group = "awaken.dev",
     version = "v1alpha1",
     kind = "Session",
+    doc = "A Session is where an Agent's servers are attached and called. The operator makes one for each Agent, named like it, and deletes it with the Agent.",
     namespaced,
     status = "SessionStatus",
     shortname = "sess",
@@ -57,7 +61,7 @@ pub struct SessionStatus {
     pub phase: Option<Phase>,
     /// Ready, Reconciling, Stalled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
     /// The gateway that serves the Session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
