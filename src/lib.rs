@@ -9,6 +9,8 @@ pub mod process;
 
 pub mod api;
 
+pub mod crds;
+
 pub mod journal;
 
 pub mod mcp;

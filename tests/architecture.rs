@@ -12,6 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("process", &["domain"]),
     ("api", &["domain"]),
+    ("crds", &["api"]),
     ("journal", &["domain", "process"]),
     ("mcp", &["domain", "process"]),
     ("controller", &["domain", "api", "process"]),

@@ -167,6 +167,7 @@ pub struct Http {
     #[x_kube(validation = ("isURL(self) && (url(self).getScheme() == 'http' || url(self).getScheme() == 'https') && url(self).getHostname() != ''", "url must be an absolute http or https URL"))]
     #[x_kube(validation = ("!self.matches('^[a-zA-Z]+://[^/?#]*@')", "url must not contain user information: put the credential into a Secret and name it in credential"))]
     #[x_kube(validation = ("!self.contains('#')", "url must not contain a fragment"))]
+    #[x_kube(validation = (r"self.matches(r'^[A-Za-z0-9._~:/?\[\]@!$&()*+,;=%#-]+$')", "url must be plain ASCII: percent-encode other characters"))]
     pub url: String,
     /// What the gateway shows to the server. Sent to this URL's origin only.
     #[serde(default, skip_serializing_if = "Option::is_none")]

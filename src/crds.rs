@@ -1,0 +1,135 @@
+//! The CustomResourceDefinitions as they are installed, from the types in `api`.
+//!
+//! Rests on the schemas that the types derive. It writes nothing: `awaken crds` prints what is
+//! here, and a test compares it with the files that are committed.
+
+use crate::api::{Agent, McpAttachment, Session};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt as _;
+use serde_json::Value;
+
+/// Why the CustomResourceDefinitions cannot be printed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A definition that is no YAML.
+    #[error("a CustomResourceDefinition cannot be written as YAML: {0}")]
+    Yaml(#[from] serde_yaml::Error),
+}
+
+/// Every definition, in the order of the docs.
+pub fn all() -> Vec<CustomResourceDefinition> {
+    [Agent::crd(), McpAttachment::crd(), Session::crd()].into_iter().map(finished).collect()
+}
+
+/// Every definition as one YAML text of several documents.
+///
+/// # Errors
+/// When a definition cannot be written as YAML.
+pub fn yaml() -> Result<String, Error> {
+    let documents = all().iter().map(document).collect::<Result<Vec<_>, _>>()?;
+    Ok(documents.iter().map(|text| format!("---\n{text}")).collect())
+}
+
+/// One definition as a YAML document.
+///
+/// # Errors
+/// When it cannot be written as YAML.
+pub fn document(crd: &CustomResourceDefinition) -> Result<String, Error> {
+    Ok(serde_yaml::to_string(crd)?)
+}
+
+/// Takes out `nullable`: a null is the same as an absent field, which is what the API server makes
+/// of it where a field is not nullable.
+fn finished(crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    let mut value = serde_json::to_value(crd).expect("a definition is JSON");
+    without_null(&mut value);
+    serde_json::from_value(value).expect("it stays a definition")
+}
+
+fn without_null(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            if map.get("nullable") == Some(&Value::Bool(true)) {
+                map.remove("nullable");
+            }
+            map.values_mut().for_each(without_null);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_null),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls `see` with the path and the schema of every node.
+    fn walk(path: &str, node: &Value, see: &mut dyn FnMut(&str, &Value)) {
+        see(path, node);
+        for (name, child) in node["properties"].as_object().into_iter().flatten() {
+            walk(&format!("{path}.{name}"), child, see);
+        }
+        if node["items"].is_object() {
+            walk(&format!("{path}[]"), &node["items"], see);
+        }
+        if node["additionalProperties"].is_object() {
+            walk(&format!("{path}{{}}"), &node["additionalProperties"], see);
+        }
+    }
+
+    fn every_node(mut see: impl FnMut(&str, &Value)) {
+        for crd in all() {
+            let schema = crd.spec.versions[0].schema.clone().unwrap().open_api_v3_schema.unwrap();
+            walk(&crd.spec.names.kind, &serde_json::to_value(schema).unwrap(), &mut see);
+        }
+    }
+
+    fn faults(fault: impl Fn(&Value) -> Option<&'static str>) -> Vec<String> {
+        let mut found = vec![];
+        every_node(|path, node| found.extend(fault(node).map(|f| format!("{path}: {f}"))));
+        found
+    }
+
+    #[test]
+    fn every_list_map_string_and_number_has_a_bound() {
+        let found = faults(|node| {
+            let lacks = |key: &str| node[key].is_null();
+            let free = lacks("enum") && node["format"] != "date-time";
+            match node["type"].as_str() {
+                Some("array") if lacks("maxItems") => Some("no maxItems"),
+                Some("string") if free && lacks("maxLength") => Some("no maxLength"),
+                Some("object") if !lacks("additionalProperties") && lacks("maxProperties") => {
+                    Some("no maxProperties")
+                }
+                _ => None,
+            }
+        });
+        assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_field_is_described() {
+        let undocumented = |node: &Value| {
+            let fields = node["properties"].as_object()?;
+            let bare = |(name, f): (&String, &Value)| {
+                f["description"].is_null() && name != "spec" && name != "status"
+            };
+            fields.iter().any(bare).then_some("a field without description")
+        };
+        assert_eq!(faults(undocumented), Vec::<String>::new());
+    }
+
+    #[test]
+    fn lists_of_objects_are_maps_by_key() {
+        let atomic = |node: &Value| {
+            let objects = node["items"]["type"] == "object";
+            (objects && node["x-kubernetes-list-map-keys"].is_null()).then_some("no key")
+        };
+        assert_eq!(faults(atomic), ["Session.status.attachments[].target.sandboxStdio.secrets: no key"]);
+    }
+
+    #[test]
+    fn null_is_never_a_value() {
+        assert_eq!(faults(|n| n["nullable"].as_bool().map(|_| "nullable")), Vec::<String>::new());
+    }
+}
