@@ -125,7 +125,10 @@ mod tests {
             let objects = node["items"]["type"] == "object";
             (objects && node["x-kubernetes-list-map-keys"].is_null()).then_some("no key")
         };
-        assert_eq!(faults(atomic), ["Session.status.attachments[].target.sandboxStdio.secrets: no key"]);
+        assert_eq!(
+            faults(atomic),
+            ["Session.status.attachments[].target.sandboxStdio.secrets: no key"]
+        );
     }
 
     #[test]

@@ -77,7 +77,11 @@ pub struct Environment {
     pub run_as_user: i64,
     /// Requests and limits of each server's container, as quantities by resource name. Default:
     /// requests 10m CPU and 32Mi memory, limits 1 CPU, 512Mi memory and 1Gi ephemeral-storage.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "resources::deserialize")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "resources::deserialize"
+    )]
     #[schemars(schema_with = "resources::schema")]
     pub resources: Option<ResourceRequirements>,
     /// A writable folder that lives as long as the generation. Default none; /tmp is always

@@ -7,7 +7,8 @@ use serde::{Deserialize as _, Deserializer, de::Error as _};
 use serde_json::Value;
 
 /// A quantity that is not negative.
-const QUANTITY: &str = r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?[0-9]+))?$";
+const QUANTITY: &str =
+    r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?[0-9]+))?$";
 
 /// The schema of requests and limits.
 pub fn schema(_: &mut SchemaGenerator) -> Schema {
