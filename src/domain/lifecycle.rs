@@ -9,8 +9,27 @@
 //!      │           │    └────withdrawn──────►▲
 //!      └► Removed  └──► Failed (stays until its successor is asked for)
 //! ```
+//!
+//! The types are here; [`step`] has the rules, [`retry`] the delays.
 
-use super::{identity::McpGenerationRef, reason::Reason};
+mod change;
+pub mod naming;
+pub mod retry;
+pub mod situation;
+pub mod step;
+
+pub use change::DRAIN_SLACK;
+pub use naming::pod_name;
+pub use situation::{
+    Blueprint, Desired, Effect, Ignored, Mismatch, Owner, Place, PodFact, Removal, RemovedBy,
+    Situation, Step, Wish,
+};
+pub use step::{MAX_LIVE, step};
+
+use super::{
+    identity::{Fingerprint, McpGenerationRef},
+    reason::Reason,
+};
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -273,4 +292,82 @@ pub struct Receipt {
     /// When it was written.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub at: Timestamp,
+}
+
+/// The digest that a stage carries and its receipt repeats: over the ref, the kind, the target and
+/// the limits, so that an answer to anything else is no answer.
+pub fn fingerprint(
+    generation_ref: &McpGenerationRef,
+    kind: StageKind,
+    target: &Target,
+    limits: &Limits,
+) -> String {
+    let McpGenerationRef { session_uid, attachment_uid, generation, incarnation, epoch } =
+        generation_ref;
+    let kind = match kind {
+        StageKind::Realize => "Realize",
+        StageKind::Publish => "Publish",
+        StageKind::Drain => "Drain",
+    };
+    let digest = Fingerprint::new("stage")
+        .field(session_uid)
+        .field(attachment_uid)
+        .field(generation.to_be_bytes())
+        .field(incarnation)
+        .field(epoch.to_be_bytes())
+        .field(kind);
+    limits.digest(target.digest(digest)).finish()
+}
+
+impl Target {
+    fn digest(&self, to: Fingerprint) -> Fingerprint {
+        match self {
+            Target::Http(HttpTarget { url, credential: None }) => {
+                to.field("http").field(url).field("open")
+            }
+            Target::Http(HttpTarget {
+                url,
+                credential: Some(CredentialRef { secret, key, header, scheme }),
+            }) => {
+                let to = to.field("http").field(url).field("credential");
+                to.field(secret).field(key).field(header).field(scheme)
+            }
+            Target::SandboxStdio(PodTarget { name, uid, address, secrets }) => {
+                let to = to.field("pod").field(name).optional(uid.as_ref());
+                let to = to.optional(address.as_ref());
+                secrets
+                    .iter()
+                    .fold(to, |to, SecretKey { secret, key }| to.field(secret).field(key))
+            }
+        }
+    }
+}
+
+impl Limits {
+    /// Adds the limits to a digest.
+    #[must_use]
+    pub fn digest(&self, to: Fingerprint) -> Fingerprint {
+        let Limits {
+            startup_timeout_ms,
+            call_timeout_ms,
+            drain_timeout_ms,
+            max_concurrent_calls,
+            max_message_bytes,
+        } = self;
+        to.field(startup_timeout_ms.to_be_bytes())
+            .field(call_timeout_ms.to_be_bytes())
+            .field(drain_timeout_ms.to_be_bytes())
+            .field(max_concurrent_calls.to_be_bytes())
+            .field(max_message_bytes.to_be_bytes())
+    }
+}
+
+impl Stage {
+    /// Whether the receipt answers exactly this stage of this generation.
+    pub fn answered_by(&self, receipt: &Receipt) -> bool {
+        receipt.generation == self.generation_ref.generation
+            && receipt.stage == self.kind
+            && receipt.generation_ref == self.generation_ref
+            && receipt.fingerprint == self.fingerprint
+    }
 }

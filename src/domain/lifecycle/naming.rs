@@ -1,0 +1,61 @@
+//! Names of Session pods: a pure function of what they belong to, so that a pod is never made
+//! twice and never taken for another's.
+
+use crate::domain::identity::Fingerprint;
+
+/// The longest name of a pod: it is also the host name inside.
+const MAX_NAME: usize = 63;
+
+/// The name of a generation's pod: readable at the front, unique by the hash at the end, at most
+/// 63 characters, a valid DNS label.
+pub fn pod_name(
+    session: &str,
+    session_uid: &str,
+    attachment: &str,
+    attachment_uid: &str,
+    generation: i64,
+) -> String {
+    let digest = Fingerprint::new("pod-name")
+        .field(session_uid)
+        .field(attachment_uid)
+        .field(generation.to_be_bytes())
+        .finish();
+    let tail = format!("-{generation}-{}", &digest["sha256:".len()..][..8]);
+    let head: String = format!("{session}-{attachment}")
+        .chars()
+        .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
+        .take(MAX_NAME - tail.len())
+        .collect();
+    format!("{}{tail}", head.trim_matches('-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn short_names_are_readable() {
+        let name = pod_name("coder", "s-1", "files", "a-1", 12);
+        assert!(name.starts_with("coder-files-12-"), "{name}");
+    }
+
+    #[test]
+    fn long_names_with_one_prefix_differ() {
+        let long = "n".repeat(253);
+        let one = pod_name(&long, "s-1", &format!("{long}a"), "a-1", 1);
+        let two = pod_name(&long, "s-1", &format!("{long}b"), "a-2", 1);
+        assert_ne!(one, two);
+        assert_ne!(one, pod_name(&long, "s-1", &format!("{long}a"), "a-1", 2));
+    }
+
+    proptest! {
+        #[test]
+        fn names_are_dns_labels(s in "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", a in "[0-9]([a-z0-9.-]{0,251}[a-z0-9])?", n in 1i64..) {
+            let name = pod_name(&s, "u", &a, "v", n);
+            prop_assert!(name.len() <= 63);
+            prop_assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
+            prop_assert!(!name.starts_with('-') && !name.ends_with('-'));
+        }
+    }
+}
