@@ -335,9 +335,7 @@ impl Target {
             Target::SandboxStdio(PodTarget { name, uid, address, secrets }) => {
                 let to = to.field("pod").field(name).optional(uid.as_ref());
                 let to = to.optional(address.as_ref());
-                secrets
-                    .iter()
-                    .fold(to, |to, SecretKey { secret, key }| to.field(secret).field(key))
+                secrets.iter().fold(to, |to, SecretKey { secret, key }| to.field(secret).field(key))
             }
         }
     }

@@ -50,7 +50,13 @@ pub(super) fn answer<'a>(s: &'a Situation<'_>, e: &Generation) -> Option<&'a Rec
     s.receipts.iter().find(|r| stage.answered_by(r))
 }
 
-pub(super) fn enter(s: &Situation<'_>, e: &mut Generation, state: State, reason: Reason, message: String) {
+pub(super) fn enter(
+    s: &Situation<'_>,
+    e: &mut Generation,
+    state: State,
+    reason: Reason,
+    message: String,
+) {
     (e.state, e.reason, e.message, e.since) = (state, reason, bounded(message), s.now);
     e.deadline = None;
 }
@@ -149,13 +155,7 @@ pub(super) fn requested(
             Target::Http(HttpTarget { url: url.clone(), credential: credential.clone() })
         }
         Place::Pod { secrets } => Target::SandboxStdio(PodTarget {
-            name: pod_name(
-                s.session,
-                s.session_uid,
-                &d.attachment,
-                &d.attachment_uid,
-                generation,
-            ),
+            name: pod_name(s.session, s.session_uid, &d.attachment, &d.attachment_uid, generation),
             uid: None,
             address: None,
             secrets: secrets.clone(),
