@@ -70,6 +70,7 @@ reasons! {
     AgentNotFound, Retryable, "The Agent that spec.agentRef names does not exist.", "Apply the Agent, or change agentRef by creating the attachment anew.";
     ToolSetMissing, Retryable, "The Agent has no ToolSet for this attachment, so nothing of it may be used.", "Add an entry with this attachment's name to spec.toolSets of the Agent.";
     AttachmentMissing, Retryable, "A ToolSet names an attachment that does not exist.", "Apply the McpAttachment, or remove the ToolSet.";
+    EnvironmentMissing, Retryable, "The Agent has no environment for a sandboxed server to run in.", "Set spec.environment of the Agent.";
     DuplicateServerName, Retryable, "An older attachment of the same Agent has this server name.", "Set another spec.serverName.";
     DuplicateTarget, Retryable, "An older attachment of the same Agent has exactly this target.", "Remove one of the two.";
     InvalidServerName, Permanent, "The server name cannot be used in tool ids.", "Use letters, digits and single hyphens or underscores.";
