@@ -1,0 +1,49 @@
+# Sourced by `cluster`. The network namespace of a cluster, and the one way into it.
+#
+#   host  awkXXXXXXXX 10.199.N.1 ──── eth0 10.199.N.2  node ──── cni0 10.244.N.1 ──── pods 10.244.N.0/24
+#
+# The host has routes to the pods and to the Services (10.96.N.0/24) by the node. The node has no route out:
+# what is not in the cluster is unreachable at once, and nothing leaves the machine.
+
+# addresses N: sets the addresses of the cluster with that number.
+addresses() {
+  host_ip=10.199.$1.1 node_ip=10.199.$1.2 link_net=10.199.$1.0/30
+  pod_net=10.244.$1.0/24 pod_gateway=10.244.$1.1 pod_first=10.244.$1.5
+  service_net=10.96.$1.0/24 service_api=10.96.$1.1 service_dns=10.96.$1.10
+}
+
+# make_network: makes namespace, link and routes, with the first number whose ranges this host does not know.
+make_network() {
+  local number taken lock
+  exec {lock}</run
+  flock $lock # two clusters that start at once must not choose one number
+  taken=$(ip -4 route show table all; ip -4 -o address)
+  for number in $(seq 0 250); do
+    addresses "$number"
+    grep -qE "(10\.199|10\.244|10\.96)\.$number\." <<<"$taken" || break
+  done
+  echo "$number" >"$state/number"
+  ip netns add "$netns"
+  ip link add "$link" type veth peer name eth0 netns "$netns"
+  ip address add "$host_ip/30" dev "$link"
+  ip link set "$link" up
+  exec {lock}<&-
+
+  ip -n "$netns" link set lo up
+  ip -n "$netns" address add "$node_ip/30" dev eth0
+  ip -n "$netns" link set eth0 up
+  # kube-proxy rewrites the address of a Service only after the kernel has found a route for it
+  ip -n "$netns" route add "$service_net" dev eth0
+  ip -n "$netns" link add cni0 type bridge
+  ip -n "$netns" address add "$pod_gateway/24" dev cni0
+  ip -n "$netns" link set cni0 up
+  nsenter --net="/run/netns/$netns" sysctl -qw net.ipv4.ip_forward=1
+  ip route add "$pod_net" via "$node_ip" dev "$link"
+  ip route add "$service_net" via "$node_ip" dev "$link"
+}
+
+# remove_network: whatever of it is there.
+remove_network() {
+  ! ip link show "$link" >/dev/null 2>&1 || ip link delete "$link"
+  ! [ -e "/run/netns/$netns" ] || ip netns delete "$netns"
+}

@@ -1,0 +1,3 @@
+module awaken.dev/tests/cluster/probe
+
+go 1.26.0
