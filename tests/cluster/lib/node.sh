@@ -16,6 +16,7 @@ node_needs() {
   local other="use another cluster instead: kind, k3d, minikube or any kubeconfig"
   [ "$(uname -s)" = Linux ] || die "the bundled cluster runs on Linux only; $other"
   [ "$(id -u)" = 0 ] || die "the bundled cluster needs root (namespaces, mounts, iptables); run as root, or $other"
+  case $state/ in /run/* | /var/lib/* | /var/log/*) die "the state folder must not lie below /run, /var/lib or /var/log, which the node covers" ;; esac
   local program missing=()
   for program in ip iptables ipset conntrack runc nsenter unshare openssl curl python3; do
     command -v $program >/dev/null || missing+=("$program")
