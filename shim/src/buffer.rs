@@ -79,7 +79,7 @@ pub struct Inbox {
     epoch: u64,
     taken: u64,
     written: u64,
-    queue: VecDeque<Bytes>,
+    queue: VecDeque<(Kind, Bytes)>,
     bytes: usize,
 }
 
@@ -111,7 +111,7 @@ impl Inbox {
     }
 
     /// Takes a message of the current epoch.
-    pub fn offer(&mut self, sequence: u64, payload: Bytes) -> Offer {
+    pub fn offer(&mut self, sequence: u64, kind: Kind, payload: Bytes) -> Offer {
         if sequence <= self.taken {
             return Offer::Duplicate;
         }
@@ -123,18 +123,18 @@ impl Inbox {
         }
         self.taken = sequence;
         self.bytes += payload.len();
-        self.queue.push_back(payload);
+        self.queue.push_back((kind, payload));
         Offer::Taken
     }
 
     /// The next message to write, with its epoch and number.
-    pub fn pop(&mut self) -> Option<(u64, u64, Bytes)> {
+    pub fn pop(&mut self) -> Option<(u64, u64, Kind, Bytes)> {
         let sequence = self.taken - self.queue.len() as u64 + 1;
-        let payload = self.queue.pop_front()?;
-        Some((self.epoch, sequence, payload))
+        let (kind, payload) = self.queue.pop_front()?;
+        Some((self.epoch, sequence, kind, payload))
     }
 
-    /// A popped message was written; says how many bytes that freed in this epoch.
+    /// A popped message was written.
     pub fn wrote(&mut self, epoch: u64, sequence: u64, len: usize) {
         if epoch == self.epoch {
             self.written = sequence;
@@ -185,15 +185,15 @@ mod tests {
     fn input_is_taken_once_and_in_order() {
         let mut inbox = Inbox::new(100);
         inbox.begin(3);
-        assert_eq!(inbox.offer(2, payload(1)), Offer::Gap);
-        assert_eq!(inbox.offer(1, payload(1)), Offer::Taken);
-        assert_eq!(inbox.offer(1, payload(1)), Offer::Duplicate);
-        assert_eq!(inbox.offer(2, payload(2)), Offer::Taken);
-        assert_eq!(inbox.pop().map(|(e, n, b)| (e, n, b.len())), Some((3, 1, 1)));
+        assert_eq!(inbox.offer(2, Kind::Message, payload(1)), Offer::Gap);
+        assert_eq!(inbox.offer(1, Kind::Message, payload(1)), Offer::Taken);
+        assert_eq!(inbox.offer(1, Kind::Message, payload(1)), Offer::Duplicate);
+        assert_eq!(inbox.offer(2, Kind::Message, payload(2)), Offer::Taken);
+        assert_eq!(inbox.pop().map(|(e, n, _, b)| (e, n, b.len())), Some((3, 1, 1)));
         assert_eq!((inbox.taken(), inbox.written()), (2, 0));
         inbox.wrote(3, 1, 1);
         assert_eq!(inbox.written(), 1);
-        assert_eq!(inbox.pop().map(|(e, n, b)| (e, n, b.len())), Some((3, 2, 2)));
+        assert_eq!(inbox.pop().map(|(e, n, _, b)| (e, n, b.len())), Some((3, 2, 2)));
         assert_eq!(inbox.pop(), None);
     }
 
@@ -201,26 +201,26 @@ mod tests {
     fn a_higher_epoch_drops_what_was_not_begun() {
         let mut inbox = Inbox::new(100);
         inbox.begin(3);
-        inbox.offer(1, payload(1));
-        inbox.offer(2, payload(2));
+        inbox.offer(1, Kind::Message, payload(1));
+        inbox.offer(2, Kind::Message, payload(2));
         let begun = inbox.pop().unwrap();
         assert_eq!(inbox.begin(3), 0, "the same epoch keeps them");
         assert_eq!(inbox.begin(4), 1);
         inbox.wrote(begun.0, begun.1, 1);
         assert_eq!((inbox.taken(), inbox.written()), (0, 0));
-        assert_eq!(inbox.offer(1, payload(3)), Offer::Taken);
-        assert_eq!(inbox.pop().map(|(e, n, b)| (e, n, b.len())), Some((4, 1, 3)));
+        assert_eq!(inbox.offer(1, Kind::Message, payload(3)), Offer::Taken);
+        assert_eq!(inbox.pop().map(|(e, n, _, b)| (e, n, b.len())), Some((4, 1, 3)));
     }
 
     #[test]
     fn the_window_holds_one_message_beyond_itself() {
         let mut inbox = Inbox::new(2 * WINDOW);
         inbox.begin(1);
-        assert_eq!(inbox.offer(1, payload(WINDOW - 1)), Offer::Taken);
-        assert_eq!(inbox.offer(2, payload(2 * WINDOW)), Offer::Taken);
-        assert_eq!(inbox.offer(3, payload(1)), Offer::Overflow);
+        assert_eq!(inbox.offer(1, Kind::Message, payload(WINDOW - 1)), Offer::Taken);
+        assert_eq!(inbox.offer(2, Kind::Message, payload(2 * WINDOW)), Offer::Taken);
+        assert_eq!(inbox.offer(3, Kind::Message, payload(1)), Offer::Overflow);
         let mut small = Inbox::new(10);
         small.begin(1);
-        assert_eq!(small.offer(1, payload(11)), Offer::Overflow);
+        assert_eq!(small.offer(1, Kind::Message, payload(11)), Offer::Overflow);
     }
 }

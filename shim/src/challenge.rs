@@ -173,11 +173,7 @@ mod tests {
     fn bytes_moved_between_fields_are_refused() {
         let keys = [key(1).verifying_key()];
         let signature = sign(&key(1), &[7; 32], &claim());
-        let moved = Claim {
-            pod_uid: "pod-1s".into(),
-            session_uid: "ession-2".into(),
-            ..claim()
-        };
+        let moved = Claim { pod_uid: "pod-1s".into(), session_uid: "ession-2".into(), ..claim() };
         assert!(verify(&keys, &[7; 32], &moved, &signature).is_err());
     }
 

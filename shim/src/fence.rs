@@ -53,7 +53,8 @@ impl Fence {
             }
         }
         if own.generation != claim.generation {
-            let message = format!("this is generation {}, not {}", own.generation, claim.generation);
+            let message =
+                format!("this is generation {}, not {}", own.generation, claim.generation);
             return Err((Refusal::WrongGeneration, message));
         }
         match &self.highest {
@@ -113,7 +114,10 @@ mod tests {
     #[case::session(|c: &mut Claim| c.session_uid = "x".into(), Refusal::WrongSession)]
     #[case::attachment(|c: &mut Claim| c.attachment_uid = "x".into(), Refusal::WrongAttachment)]
     #[case::generation(|c: &mut Claim| c.generation = 3, Refusal::WrongGeneration)]
-    fn another_identity_is_refused_by_name(#[case] alter: fn(&mut Claim), #[case] expected: Refusal) {
+    fn another_identity_is_refused_by_name(
+        #[case] alter: fn(&mut Claim),
+        #[case] expected: Refusal,
+    ) {
         let mut fence = fence();
         let mut other = claim(7, "a");
         alter(&mut other);

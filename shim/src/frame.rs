@@ -305,7 +305,8 @@ mod tests {
 
     #[test]
     fn an_initialize_answer_travels_verbatim() {
-        let answer = r#"{"jsonrpc":"2.0","id":"7-1","result":{"b":1.10,"a":123456789012345678901}}"#;
+        let answer =
+            r#"{"jsonrpc":"2.0","id":"7-1","result":{"b":1.10,"a":123456789012345678901}}"#;
         let frame = Control::Attached(Attached {
             highest_sequence: 5,
             acknowledged: 3,

@@ -139,7 +139,9 @@ fn judge(line: &[u8], limit: usize) -> Line<'_> {
     }
     let Ok(text) = std::str::from_utf8(trimmed) else { return noise() };
     match serde_json::from_str::<Envelope<'_>>(text) {
-        Ok(envelope) => Line::Message { text, answers: envelope.id.filter(|_| envelope.method.is_none()) },
+        Ok(envelope) => {
+            Line::Message { text, answers: envelope.id.filter(|_| envelope.method.is_none()) }
+        }
         Err(_) => noise(),
     }
 }
@@ -233,10 +235,8 @@ mod tests {
 
     #[test]
     fn a_message_over_the_limit_names_its_id_and_the_next_one_passes() {
-        let big = format!(
-            "{{\"jsonrpc\":\"2.0\",\"result\":\"{}\",\"id\":\"3-9\"}}",
-            "x".repeat(5000)
-        );
+        let big =
+            format!("{{\"jsonrpc\":\"2.0\",\"result\":\"{}\",\"id\":\"3-9\"}}", "x".repeat(5000));
         let input = format!("{big}\n{A}\n");
         let expected = ["L:\"3-9\"".to_owned(), format!("M:{A}")];
         assert_eq!(collect(1000, &[input.as_bytes()]), expected);
