@@ -2,6 +2,7 @@
 //!
 //! Flags, done before the first read: `--banner N` lines of text, `--notify BYTES` of
 //! notifications, `--stderr TEXT`, `--ignore-eof`. Then each method does what its arm says.
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::io::{BufRead, Write};
 use std::sync::atomic::{AtomicU64, Ordering};

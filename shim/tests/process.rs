@@ -1,4 +1,5 @@
 //! The life of the child under a running shim: status, signals, group, environment, pipes.
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 mod support;
 
@@ -94,12 +95,14 @@ async fn the_environment_is_cleaned_and_arguments_pass_as_they_are() {
     assert!(env.contains("\"API_KEY\":\"se same\"") && env.contains("\"PATH\":"), "{env}");
     assert!(!env.contains("KUBERNETES_") && !env.contains("AWAKEN_"), "{env}");
 
-    let mut echo = Shim::start(&["printf", "%s|", "$HOME", "a b", "$(id)", "*", ""]).await;
+    let print = "printf '%s|' \"$@\"; echo; read line";
+    let mut echo = Shim::start(&["sh", "-c", print, "sh", "$HOME", "a b", "$(id)", "*", ""]).await;
     let mut link = echo.attach(1, "a").await;
     let awaken_shim::Control::Noise { sample, .. } = link.next_control().await.unwrap() else {
         panic!("no noise")
     };
     assert_eq!(sample, "$HOME|a b|$(id)|*||");
+    link.call("1-1", "x", "{}").await;
     assert_eq!(echo.exit_code().await, Some(0));
 }
 
@@ -113,18 +116,26 @@ async fn sigterm_closes_stdin_first() {
 }
 
 #[tokio::test]
-async fn sigterm_and_sigint_reach_the_whole_group() {
+async fn sigterm_and_sigint_are_forwarded() {
     for (signal, name, code) in [(Signal::SIGTERM, "TERM", 42), (Signal::SIGINT, "INT", 43)] {
-        let script = format!(
-            "sh -c 'trap \"echo inner >&2; exit 0\" {name}; while :; do sleep 0.05; done' & \
-             trap 'wait; exit {code}' {name}; echo up >&2; while :; do sleep 0.05; done"
-        );
+        let script =
+            format!("trap 'exit {code}' {name}; echo up >&2; while :; do sleep 0.05; done");
         let mut shim = Shim::start(&["sh", "-c", &script]).await;
         shim.until_logged("up").await;
         shim.signal(signal);
         assert_eq!(shim.exit_code().await, Some(code));
-        shim.until_logged("inner").await;
     }
+}
+
+#[tokio::test]
+async fn a_signal_reaches_the_whole_group() {
+    let script = "sh -c 'trap \"echo inner >&2; exit 0\" TERM; while :; do sleep 0.05; done' & \
+                  trap 'wait; exit 44' TERM; echo up >&2; while :; do sleep 0.05; done";
+    let mut shim = Shim::start(&["sh", "-c", script]).await;
+    shim.until_logged("up").await;
+    shim.signal(Signal::SIGTERM);
+    assert_eq!(shim.exit_code().await, Some(44));
+    shim.until_logged("inner").await;
 }
 
 #[tokio::test]
@@ -178,6 +189,8 @@ async fn orphans_are_reaped_and_the_childs_status_is_its_own() {
     until(|| children() == 1).await;
     let mut link = shim.attach(1, "a").await;
     link.call("1-1", "x", "{}").await;
+    assert_eq!(link.exited().await.code, Some(6));
+    drop(link);
     assert_eq!(shim.exit_code().await, Some(6));
 }
 
@@ -190,6 +203,7 @@ async fn a_server_that_closes_its_stdout_or_stdin_is_ended() {
             link.call(&format!("1-{n}"), "x", "{}").await;
         }
         assert_eq!(link.exited().await.signal, Some(15), "{script}");
+        drop(link);
         assert_eq!(shim.exit_code().await, Some(143));
     }
 }
@@ -212,6 +226,7 @@ async fn stderr_is_drained_and_its_last_lines_are_scrubbed() {
     link.call("1-2", "exit", "{\"code\":1,\"stderr\":\"bad key open-sesame\"}").await;
     let tail = link.exited().await.stderr_tail;
     assert!(tail.ends_with("\nbad key [redacted]") && tail.len() <= 2048, "{tail}");
+    drop(link);
     assert_eq!(shim.exit_code().await, Some(1));
     assert!(shim.termination().ends_with("bad key [redacted]"));
     until(|| shim.log.lock().unwrap().contains("bad key open-sesame")).await;
@@ -255,6 +270,7 @@ async fn it_copies_itself() {
     assert!(copy(env!("CARGO_BIN_EXE_awaken-shim").as_ref()).await.success());
     assert_eq!(std::fs::metadata(&dest).unwrap().permissions().mode() & 0o7777, 0o755);
     assert!(copy(&dest.clone()).await.success(), "the copy runs, and replaces a running file");
-    let wrong = tokio::process::Command::new(&dest).arg("copy").arg("/no/such/folder/x");
-    assert!(!{ wrong }.output().await.unwrap().status.success());
+    let mut wrong = tokio::process::Command::new(&dest);
+    let status = wrong.arg("copy").arg("/no/such/folder/x").status().await.unwrap();
+    assert!(!status.success());
 }

@@ -1,5 +1,6 @@
 //! Starts the real `awaken-shim` and speaks the link's protocol by hand.
 #![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -152,8 +153,14 @@ impl Shim {
         key: &SigningKey,
     ) -> Result<Link, (Refusal, String)> {
         let socket = self.connect().await;
-        let mut link =
-            Link { socket, epoch: claim.epoch, sequence: 0, acknowledged: 0, state: None };
+        let mut link = Link {
+            socket,
+            epoch: claim.epoch,
+            sequence: 0,
+            acknowledged: 0,
+            written: 0,
+            state: None,
+        };
         let Some(Said::Control(Control::Challenge { protocol, nonce })) = link.hear().await else {
             panic!("no challenge")
         };
@@ -193,6 +200,7 @@ pub struct Link {
     pub epoch: u64,
     pub sequence: u64,
     pub acknowledged: u64,
+    pub written: u64,
     pub state: Option<Attached>,
 }
 
@@ -208,6 +216,7 @@ impl Link {
                 Ok(Message::Text(text)) => Some(Said::Control(Control::from_text(&text).unwrap())),
                 Ok(Message::Binary(bytes)) => {
                     let (header, payload) = frame::decode(bytes).unwrap();
+                    self.written = header.acknowledged;
                     Some(Said::Data(header, payload))
                 }
                 Ok(Message::Close(_)) | Err(_) => None,
