@@ -121,6 +121,8 @@ reasons! {
     // refused or ended calls
     UnknownTool, Refusal, "There is no such tool here for the caller.", "Ask tools/list for the names.";
     Denied, Refusal, "The policy does not allow the call.", "";
+    InvalidRequest, Refusal, "The request is no valid MCP message, or lacks what MCP asks of its headers.", "Read the message; the client needs mending.";
+    UnknownMethod, Refusal, "There is no such method here.", "";
     InvalidArguments, Refusal, "The arguments cannot be used.", "";
     RepeatedKey, Refusal, "An object in the request names one key twice.", "Send each key once.";
     BatchRefused, Refusal, "Batches are not taken.", "Send one message a request.";

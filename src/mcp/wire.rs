@@ -1,61 +1,113 @@
 //! The JSON-RPC envelope over raw bytes: what is read is the envelope, its parts stay as they came.
+//!
+//! May rely on nothing but bytes. Must not look into params, results or errors, nor judge them.
 
+mod error;
+mod id_scan;
+mod members;
+mod parse;
+mod raw;
+mod write;
+
+pub use error::{RpcError, code};
+pub use id_scan::IdScan;
+pub use members::{MembersError, members};
+pub use parse::{Malformed, parse};
+pub use raw::RawJson;
+pub use write::{notification, request, response, response_parts};
+
+use super::Answer;
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
-/// A piece of valid JSON text that shares the bytes it came in.
-#[derive(Clone, PartialEq, Eq)]
-pub struct RawJson(Bytes);
+/// A request id as it came: the token of a JSON number or string.
+///
+/// Two ids are the same when they mean the same: a string with an escape equals the one without.
+#[derive(Clone)]
+pub struct Id(Bytes);
 
-impl RawJson {
-    /// Takes text that is known to be one valid JSON value.
-    pub fn from_raw(raw: &RawValue) -> Self {
-        Self(Bytes::copy_from_slice(raw.get().as_bytes()))
+impl Id {
+    /// The id that we count toward a server.
+    pub fn number(n: u64) -> Self {
+        Self(Bytes::from(n.to_string()))
     }
 
-    /// Shares the part of `whole` that `raw` was borrowed from.
-    pub fn slice_of(whole: &Bytes, raw: &RawValue) -> Self {
-        Self(whole.slice_ref(raw.get().as_bytes()))
-    }
-
-    /// Reads one JSON value.
+    /// Takes a JSON token.
     ///
     /// # Errors
-    /// What serde_json says of text that is none.
-    pub fn parse(bytes: Bytes) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice::<&RawValue>(&bytes)?;
-        Ok(Self(bytes))
+    /// Whatever is neither a number nor a string.
+    pub fn from_json(raw: &RawJson) -> Result<Self, Malformed> {
+        match raw.bytes().first() {
+            Some(b'"' | b'-' | b'0'..=b'9') => Ok(Self(raw.bytes().clone())),
+            _ => Err(Malformed::invalid("the id is neither a number nor a string")),
+        }
     }
 
-    /// Writes a value as JSON.
-    ///
-    /// # Errors
-    /// What serde_json says; for our own types: none.
-    pub fn of(value: &impl serde::Serialize) -> Result<Self, serde_json::Error> {
-        serde_json::to_vec(value).map(|v| Self(Bytes::from(v)))
+    /// The token as it came.
+    pub fn as_json(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("an id is a JSON token")
     }
 
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.0).expect("valid JSON is valid UTF-8")
+    /// The number, if it is a whole one that is not negative.
+    pub fn as_u64(&self) -> Option<u64> {
+        self.as_json().parse().ok()
     }
 
-    /// The bytes.
-    pub fn bytes(&self) -> &Bytes {
-        &self.0
+    /// What two equal ids have in common.
+    fn meaning(&self) -> std::borrow::Cow<'_, str> {
+        if self.0.contains(&b'\\') {
+            let plain: Option<String> = serde_json::from_slice(&self.0).ok();
+            if let Some(plain) = plain {
+                return format!("\"{plain}\"").into();
+            }
+        }
+        self.as_json().into()
     }
 }
 
-impl std::fmt::Debug for RawJson {
+impl PartialEq for Id {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0 || self.meaning() == other.meaning()
+    }
+}
+
+impl Eq for Id {}
+
+impl std::hash::Hash for Id {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.meaning().hash(state);
+    }
+}
+
+impl std::fmt::Debug for Id {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RawJson({} bytes)", self.0.len())
+        f.write_str(self.as_json())
     }
 }
 
-impl serde::Serialize for RawJson {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let raw: &RawValue =
-            serde_json::from_slice(&self.0).expect("RawJson holds one valid JSON value");
-        raw.serialize(serializer)
-    }
+/// One JSON-RPC message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Wants an answer.
+    Request {
+        /// Repeated in the answer.
+        id: Id,
+        /// The method, unescaped.
+        method: String,
+        /// The params as they came; none for no member.
+        params: Option<RawJson>,
+    },
+    /// Wants none.
+    Notification {
+        /// The method, unescaped.
+        method: String,
+        /// The params as they came; none for no member.
+        params: Option<RawJson>,
+    },
+    /// An answer. Without an id it answers a message that could not be read.
+    Response {
+        /// The id of the request.
+        id: Option<Id>,
+        /// The result or the error.
+        answer: Answer,
+    },
 }
