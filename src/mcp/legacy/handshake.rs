@@ -197,12 +197,12 @@ struct Initialized {
 
 impl Initialized {
     fn read(result: &RawJson) -> Result<Self, HandshakeError> {
-        let not_mcp = |what: &str| {
-            HandshakeError::new(Reason::NotAnMcpServer, format!("initialize: {what}"))
-        };
+        let not_mcp =
+            |what: &str| HandshakeError::new(Reason::NotAnMcpServer, format!("initialize: {what}"));
         let members = wire::members(result).map_err(|e| not_mcp(&format!("the result: {e}")))?;
         let find = |wanted: &str| members.iter().find(|(k, _)| k == wanted).map(|(_, v)| *v);
-        let text = |raw: &serde_json::value::RawValue| serde_json::from_str::<String>(raw.get()).ok();
+        let text =
+            |raw: &serde_json::value::RawValue| serde_json::from_str::<String>(raw.get()).ok();
         let version = find("protocolVersion")
             .and_then(text)
             .ok_or_else(|| not_mcp("the result names no protocolVersion"))?;

@@ -204,8 +204,16 @@ mod tests {
     #[case::number(r#"{"name":7,"inputSchema":{"type":"object"}}"#, "", "no name")]
     #[case::text("\"tool\"", "", "no object")]
     #[case::no_schema(r#"{"name":"bad1"}"#, "bad1", "inputSchema")]
-    #[case::string_schema(r#"{"name":"bad2","inputSchema":{"type":"string"}}"#, "bad2", "inputSchema")]
-    #[case::list_of_types(r#"{"name":"bad3","inputSchema":{"type":["object"]}}"#, "bad3", "inputSchema")]
+    #[case::string_schema(
+        r#"{"name":"bad2","inputSchema":{"type":"string"}}"#,
+        "bad2",
+        "inputSchema"
+    )]
+    #[case::list_of_types(
+        r#"{"name":"bad3","inputSchema":{"type":["object"]}}"#,
+        "bad3",
+        "inputSchema"
+    )]
     #[case::truth(r#"{"name":"bad4","inputSchema":true}"#, "bad4", "inputSchema")]
     #[case::control(r#"{"name":"a\nb","inputSchema":{"type":"object"}}"#, "a\nb", "control")]
     #[case::twice(r#"{"name":"a","name":"b","inputSchema":{"type":"object"}}"#, "", "twice")]

@@ -110,7 +110,9 @@ pub fn guard(headers: &HeaderMap, uri: &Uri, allowed: &Allowed) -> Result<(), Bo
     for origin in headers.get_all(header::ORIGIN) {
         let passes = origin.to_str().is_ok_and(|o| allowed.has_origin(o));
         if !passes {
-            return refuse("the Origin of the request is not allowed (gateway.allowedOrigins)".into());
+            return refuse(
+                "the Origin of the request is not allowed (gateway.allowedOrigins)".into(),
+            );
         }
     }
     Ok(())

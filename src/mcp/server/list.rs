@@ -35,7 +35,8 @@ impl ToolList {
                 page.extend_from_slice(b"],\"nextCursor\":\"");
                 page.extend_from_slice(URL_SAFE_NO_PAD.encode(last).as_bytes());
                 page.extend_from_slice(b"\"}");
-                pages.push(RawJson::trusted(std::mem::replace(&mut page, b"{\"tools\":[".to_vec())));
+                pages
+                    .push(RawJson::trusted(std::mem::replace(&mut page, b"{\"tools\":[".to_vec())));
                 after.insert(last.to_owned(), pages.len());
                 on_page = 0;
             }

@@ -69,8 +69,13 @@ pub(super) async fn serve(
     request: Request<Body>,
 ) -> Response {
     let (head, body) = request.into_parts();
-    let post =
-        Post { store, scope, service, headers: &head.headers, accept: headers::accept(&head.headers) };
+    let post = Post {
+        store,
+        scope,
+        service,
+        headers: &head.headers,
+        accept: headers::accept(&head.headers),
+    };
     if let Err(refusal) = post.check_types() {
         return refusal.respond(None);
     }
@@ -176,8 +181,9 @@ impl Post<'_> {
         if self.headers.contains_key(SESSION_ID) {
             return Err(Refusal::bad("initialize begins a session and cannot name one"));
         }
-        let asked = initialize::asked_version(params.as_ref())
-            .ok_or_else(|| Refusal::params(Reason::InvalidArguments, "protocolVersion is no string"))?;
+        let asked = initialize::asked_version(params.as_ref()).ok_or_else(|| {
+            Refusal::params(Reason::InvalidArguments, "protocolVersion is no string")
+        })?;
         let revision = Revision::negotiate(&asked);
         let session = self.store.open(self.scope, revision).map_err(|error| {
             let status = StatusCode::TOO_MANY_REQUESTS;

@@ -32,13 +32,8 @@ struct State {
 
 impl McpSession {
     pub(super) fn new(id: Arc<str>, scope: Scope, revision: Revision, now: Instant) -> Self {
-        let state = State {
-            last: now,
-            in_flight: HashMap::new(),
-            listener: None,
-            streams: 0,
-            told: None,
-        };
+        let state =
+            State { last: now, in_flight: HashMap::new(), listener: None, streams: 0, told: None };
         Self { id, scope, revision, ended: CancellationToken::new(), state: Mutex::new(state) }
     }
 
@@ -140,10 +135,6 @@ pub(super) struct InFlight {
 impl InFlight {
     pub(super) fn session(&self) -> &Arc<McpSession> {
         &self.session
-    }
-
-    pub(super) fn id(&self) -> &Id {
-        &self.id
     }
 }
 

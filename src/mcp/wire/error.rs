@@ -81,8 +81,9 @@ mod tests {
 
     #[test]
     fn the_reason_stands_in_data() {
-        let error = RpcError::because(Reason::MessageTooLarge, code::INVALID_REQUEST, "too \"big\"")
-            .with("limit", 7);
+        let error =
+            RpcError::because(Reason::MessageTooLarge, code::INVALID_REQUEST, "too \"big\"")
+                .with("limit", 7);
         assert_eq!(
             error.to_json().as_str(),
             r#"{"code":-32600,"message":"too \"big\"","data":{"limit":7,"reason":"MessageTooLarge"}}"#

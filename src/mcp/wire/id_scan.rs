@@ -113,7 +113,10 @@ mod tests {
 
     #[rstest]
     #[case::first(r#"{"id":12,"method":"x"}"#, Some("12"))]
-    #[case::last(r#"{"a":{"id":1},"b":[{"id":2}],"c":"\"id\":3","id" : "x\"y" }"#, Some(r#""x\"y""#))]
+    #[case::last(
+        r#"{"a":{"id":1},"b":[{"id":2}],"c":"\"id\":3","id" : "x\"y" }"#,
+        Some(r#""x\"y""#)
+    )]
     #[case::nested_only(r#"{"params":{"id":4}}"#, None)]
     #[case::value_named_id(r#"{"method":"id","x":5}"#, None)]
     #[case::null(r#"{"id":null}"#, None)]

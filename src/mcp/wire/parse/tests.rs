@@ -52,7 +52,11 @@ fn ids(#[case] token: &str, #[case] good: bool) {
 #[case::method(r#"{"jsonrpc":"2.0","id":31,"method":"a","method":"b"}"#, "method", Some("31"))]
 #[case::escaped(r#"{"jsonrpc":"2.0","id":32,"params":{},"p\u0061rams":{}}"#, "params", Some("32"))]
 #[case::id(r#"{"jsonrpc":"2.0","id":33,"id":34,"method":"a"}"#, "id", None)]
-#[case::same_value(r#"{"jsonrpc":"2.0","jsonrpc":"2.0","id":35,"method":"a"}"#, "jsonrpc", Some("35"))]
+#[case::same_value(
+    r#"{"jsonrpc":"2.0","jsonrpc":"2.0","id":35,"method":"a"}"#,
+    "jsonrpc",
+    Some("35")
+)]
 #[case::unknown(r#"{"jsonrpc":"2.0","x":1,"id":36,"x":2,"method":"a"}"#, "x", Some("36"))]
 fn a_repeated_key_is_refused(#[case] text: &str, #[case] key: &str, #[case] id: Option<&str>) {
     let error = read(text).unwrap_err();
@@ -62,7 +66,11 @@ fn a_repeated_key_is_refused(#[case] text: &str, #[case] key: &str, #[case] id: 
 }
 
 #[rstest]
-#[case::batch("[{\"jsonrpc\":\"2.0\",\"method\":\"a\"}]", Reason::BatchRefused, code::INVALID_REQUEST)]
+#[case::batch(
+    "[{\"jsonrpc\":\"2.0\",\"method\":\"a\"}]",
+    Reason::BatchRefused,
+    code::INVALID_REQUEST
+)]
 #[case::empty_batch(" []", Reason::BatchRefused, code::INVALID_REQUEST)]
 #[case::broken_batch("[1", Reason::InvalidRequest, code::PARSE)]
 #[case::nothing("", Reason::InvalidRequest, code::PARSE)]
@@ -71,13 +79,37 @@ fn a_repeated_key_is_refused(#[case] text: &str, #[case] key: &str, #[case] id: 
 #[case::cut("{\"jsonrpc\":\"2.0\"", Reason::InvalidRequest, code::PARSE)]
 #[case::trailing("{\"jsonrpc\":\"2.0\",\"method\":\"a\"} x", Reason::InvalidRequest, code::PARSE)]
 #[case::two("{\"jsonrpc\":\"2.0\",\"method\":\"a\"}{}", Reason::InvalidRequest, code::PARSE)]
-#[case::version_missing("{\"id\":1,\"method\":\"a\"}", Reason::InvalidRequest, code::INVALID_REQUEST)]
-#[case::version_other("{\"jsonrpc\":2.0,\"id\":1,\"method\":\"a\"}", Reason::InvalidRequest, code::INVALID_REQUEST)]
-#[case::method_number("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":7}", Reason::InvalidRequest, code::INVALID_REQUEST)]
-#[case::both("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"a\",\"result\":{}}", Reason::InvalidRequest, code::INVALID_REQUEST)]
+#[case::version_missing(
+    "{\"id\":1,\"method\":\"a\"}",
+    Reason::InvalidRequest,
+    code::INVALID_REQUEST
+)]
+#[case::version_other(
+    "{\"jsonrpc\":2.0,\"id\":1,\"method\":\"a\"}",
+    Reason::InvalidRequest,
+    code::INVALID_REQUEST
+)]
+#[case::method_number(
+    "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":7}",
+    Reason::InvalidRequest,
+    code::INVALID_REQUEST
+)]
+#[case::both(
+    "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"a\",\"result\":{}}",
+    Reason::InvalidRequest,
+    code::INVALID_REQUEST
+)]
 #[case::neither("{\"jsonrpc\":\"2.0\",\"id\":1}", Reason::InvalidRequest, code::INVALID_REQUEST)]
-#[case::result_without_id("{\"jsonrpc\":\"2.0\",\"result\":{}}", Reason::InvalidRequest, code::INVALID_REQUEST)]
-#[case::error_text("{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":\"x\"}", Reason::InvalidRequest, code::INVALID_REQUEST)]
+#[case::result_without_id(
+    "{\"jsonrpc\":\"2.0\",\"result\":{}}",
+    Reason::InvalidRequest,
+    code::INVALID_REQUEST
+)]
+#[case::error_text(
+    "{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":\"x\"}",
+    Reason::InvalidRequest,
+    code::INVALID_REQUEST
+)]
 fn refused(#[case] text: &str, #[case] reason: Reason, #[case] code: i64) {
     let error = read(text).unwrap_err();
     assert_eq!((error.reason(), error.to_error().code()), (reason, code), "{error}");
@@ -85,7 +117,9 @@ fn refused(#[case] text: &str, #[case] reason: Reason, #[case] code: i64) {
 
 #[test]
 fn bytes_that_are_not_utf8_are_refused_wherever_they_stand() {
-    for place in [&b"{\"jsonrpc\":\"2.0\",\"method\":\"\xC3\x28\"}"[..], b"{\"x\":\"\xFF\"}", b"\xFF"] {
+    for place in
+        [&b"{\"jsonrpc\":\"2.0\",\"method\":\"\xC3\x28\"}"[..], b"{\"x\":\"\xFF\"}", b"\xFF"]
+    {
         let error = parse(&Bytes::copy_from_slice(place)).unwrap_err();
         assert_eq!(error.to_error().code(), code::PARSE);
     }
