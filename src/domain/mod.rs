@@ -1,6 +1,7 @@
 //! The rules, pure: no async, no clock, no I/O, no Kubernetes, no HTTP. Time, ids and randomness
 //! come in as arguments, so every rule is a table test.
 
+pub mod address;
 pub mod canonical;
 pub mod chain;
 pub mod gate;
@@ -8,7 +9,9 @@ pub mod identity;
 pub mod lifecycle;
 pub mod reason;
 pub mod record;
+pub mod redact;
 mod scan;
+mod secret_key;
 
 use jiff::Timestamp;
 
