@@ -1,0 +1,16 @@
+//! End to end on a real cluster: `cargo test --features e2e --test e2e`.
+//!
+//! Needs `AWAKEN_E2E_KUBECONFIG` (or `AWAKEN_TEST_KUBECONFIG`) of a cluster that has the images,
+//! whose pods and Services this machine reaches by their addresses, as it does with
+//! `tests/cluster`. Installs the chart with helm if it is not there. Each test has a namespace of
+//! its own and leaves nothing when it succeeds; tests that disturb the product run alone.
+
+mod bad_input;
+mod canary;
+mod deletion;
+mod faults;
+mod happy;
+mod requests;
+mod rotation;
+mod sandbox;
+mod support;

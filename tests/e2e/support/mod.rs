@@ -1,0 +1,12 @@
+//! What every end-to-end test needs: the cluster, a namespace with the usual objects, servers,
+//! clients, waits. Decides nothing; a wait that ends without success shows the object.
+
+pub mod cluster;
+pub mod objects;
+pub mod server;
+pub mod team;
+pub mod wait;
+
+pub use server::Server;
+pub use team::Team;
+pub use wait::{LIMIT, until};
