@@ -1,7 +1,9 @@
 # Sourced. From this checkout to a running product in the cluster that KUBECONFIG names.
 
+# build_images [IMAGE]...: the product, the real servers, and more images of images/.
 build_images() {
   scripts/build-release
+  case " $* " in *' stub '*) cargo build --locked --release --package awaken-stub --bin awaken-stub ;; esac
   images/build awaken mcp-servers "$@" >/dev/null
 }
 

@@ -5,6 +5,8 @@
 //! `tests/cluster`. Installs the chart with helm if it is not there. Each test has a namespace of
 //! its own and leaves nothing when it succeeds; tests that disturb the product run alone.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where it goes wrong")]
+
 mod bad_input;
 mod canary;
 mod deletion;

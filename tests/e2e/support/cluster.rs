@@ -40,16 +40,20 @@ impl Cluster {
         static INSTALLED: OnceCell<()> = OnceCell::const_new();
         let config = Kubeconfig::read_from(kubeconfig()).expect("the kubeconfig can be read");
         let options = KubeConfigOptions::default();
-        let mut config = Config::from_custom_kubeconfig(config, &options).await.expect("kubeconfig");
+        let mut config =
+            Config::from_custom_kubeconfig(config, &options).await.expect("kubeconfig");
         config.proxy_url = None;
         let cluster = Self { client: Client::try_from(config).expect("a client") };
-        INSTALLED.get_or_init(|| async { cluster.installed().await.expect("the product is up") }).await;
+        INSTALLED
+            .get_or_init(|| async { cluster.installed().await.expect("the product is up") })
+            .await;
         cluster
     }
 
     async fn installed(&self) -> Result<()> {
         if self.get("Deployment", Some(SYSTEM), "awaken-gateway").await.is_none() {
-            let image = env::var("AWAKEN_E2E_IMAGE").unwrap_or("localhost/awaken-operator:dev".to_owned());
+            let image =
+                env::var("AWAKEN_E2E_IMAGE").unwrap_or("localhost/awaken-operator:dev".to_owned());
             let (repository, tag) = image.rsplit_once(':').context("AWAKEN_E2E_IMAGE has a tag")?;
             let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/awaken-operator");
             let out = Command::new("helm")
@@ -93,7 +97,8 @@ impl Cluster {
 
     /// One object.
     pub async fn get(&self, kind: &str, namespace: Option<&str>, name: &str) -> Option<Value> {
-        let found = self.api(kind, namespace).get_opt(name).await.expect("the API server answers")?;
+        let found =
+            self.api(kind, namespace).get_opt(name).await.expect("the API server answers")?;
         Some(serde_json::to_value(found).expect("an object is JSON"))
     }
 
@@ -101,11 +106,19 @@ impl Cluster {
     pub async fn list(&self, kind: &str, namespace: Option<&str>, labels: &str) -> Vec<Value> {
         let params = ListParams::default().labels(labels);
         let found = self.api(kind, namespace).list(&params).await.expect("the API server answers");
-        found.items.into_iter().map(|o| serde_json::to_value(o).expect("an object is JSON")).collect()
+        found
+            .items
+            .into_iter()
+            .map(|o| serde_json::to_value(o).expect("an object is JSON"))
+            .collect()
     }
 
     /// Applies an object as the server does it; what it says no to is the error.
-    pub async fn apply(&self, namespace: Option<&str>, object: &Value) -> Result<Value, kube::Error> {
+    pub async fn apply(
+        &self,
+        namespace: Option<&str>,
+        object: &Value,
+    ) -> Result<Value, kube::Error> {
         let kind = object["kind"].as_str().expect("a kind");
         let name = object["metadata"]["name"].as_str().expect("a name");
         let params = PatchParams::apply("awaken-e2e").force();
@@ -128,7 +141,8 @@ impl Cluster {
         if let Some(found) = FOUND.get() {
             return found.clone();
         }
-        let service = self.get("Service", Some(SYSTEM), "awaken-gateway").await.expect("the Service");
+        let service =
+            self.get("Service", Some(SYSTEM), "awaken-gateway").await.expect("the Service");
         let address = service["spec"]["clusterIP"].as_str().expect("a ClusterIP");
         FOUND.get_or_init(|| format!("http://{address}:80")).clone()
     }
@@ -141,7 +155,8 @@ impl Cluster {
 
     /// The log of every container of a pod.
     pub async fn logs(&self, namespace: &str, pod: &str) -> String {
-        let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(self.client.clone(), namespace);
+        let pods: Api<k8s_openapi::api::core::v1::Pod> =
+            Api::namespaced(self.client.clone(), namespace);
         let Ok(Some(found)) = pods.get_opt(pod).await else { return String::new() };
         let spec = found.spec.expect("a pod has a spec");
         let names = spec.init_containers.unwrap_or_default().into_iter().chain(spec.containers);

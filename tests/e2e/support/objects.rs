@@ -51,7 +51,11 @@ pub fn resource(kind: &str) -> ApiResource {
     ApiResource {
         group: group.to_owned(),
         version: version.to_owned(),
-        api_version: if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") },
+        api_version: if group.is_empty() {
+            version.to_owned()
+        } else {
+            format!("{group}/{version}")
+        },
         kind: kind.to_owned(),
         plural: plural.to_owned(),
     }
@@ -79,15 +83,19 @@ pub fn servers_image() -> String {
 
 /// A pod that PodSecurity `restricted` admits.
 pub fn pod(name: &str, image: &str, command: &[&str], labels: &Value) -> Value {
-    let mut whole = object("Pod", name, json!({"spec": {
-        "automountServiceAccountToken": false,
-        "terminationGracePeriodSeconds": 1,
-        "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [{
-            "name": "server", "image": image, "imagePullPolicy": "IfNotPresent", "command": command,
-            "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-        }],
-    }}));
+    let mut whole = object(
+        "Pod",
+        name,
+        json!({"spec": {
+            "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "server", "image": image, "imagePullPolicy": "IfNotPresent", "command": command,
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        }}),
+    );
     whole["metadata"]["labels"] = labels.clone();
     whole
 }

@@ -22,9 +22,13 @@ impl Server {
         let command =
             ["/usr/local/bin/awaken-stub", "http", "--listen", "0.0.0.0:8000", &script.to_string()];
         team.apply(pod(name, &stub_image(), &command, &labels)).await;
-        team.apply(object("Service", name, json!({"spec": {
-            "selector": labels, "ports": [{"port": 8000, "name": "http"}],
-        }})))
+        team.apply(object(
+            "Service",
+            name,
+            json!({"spec": {
+                "selector": labels, "ports": [{"port": 8000, "name": "http"}],
+            }}),
+        ))
         .await;
         let address = until(&format!("server {name} listens"), LIMIT, || async {
             let found = team.get("Pod", name).await.ok_or("there is none")?;

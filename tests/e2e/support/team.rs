@@ -55,7 +55,8 @@ impl Team {
         let cluster = Cluster::connect().await;
         let name = format!("e2e-{class}-{}", process::id());
         let mut namespace = object("Namespace", &name, json!({}));
-        namespace["metadata"]["labels"] = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+        namespace["metadata"]["labels"] =
+            json!({"pod-security.kubernetes.io/enforce": "restricted"});
         cluster.apply(None, &namespace).await.expect("a namespace");
         let team = Self { cluster, name, _hold: hold };
         team.apply(object("ServiceAccount", CALLER, json!({}))).await;
@@ -164,11 +165,14 @@ impl Team {
         let accounts: Api<ServiceAccount> =
             Api::namespaced(self.cluster.client.clone(), &self.name);
         let request = TokenRequest {
-            spec: TokenRequestSpec { audiences: vec![audience.to_owned()], ..Default::default() },
+            spec: Some(TokenRequestSpec {
+                audiences: Some(vec![audience.to_owned()]),
+                ..Default::default()
+            }),
             ..Default::default()
         };
         let made = accounts.create_token_request(account, &PostParams::default(), &request).await;
-        made.expect("a token").status.expect("a token").token
+        made.expect("a token").status.and_then(|s| s.token).expect("a token")
     }
 
     /// The URL of a path below a Session.
@@ -248,10 +252,14 @@ pub fn agent(name: &str, image: &str, tool_sets: Vec<Value>) -> Value {
 
 /// A stdio attachment that runs the stub.
 pub fn stdio(name: &str, agent: &str, script: Value) -> Value {
-    object("McpAttachment", name, json!({"spec": {
-        "agentRef": {"name": agent},
-        "sandboxStdio": {"command": "/usr/local/bin/awaken-stub", "args": ["stdio", script.to_string()]},
-    }}))
+    object(
+        "McpAttachment",
+        name,
+        json!({"spec": {
+            "agentRef": {"name": agent},
+            "sandboxStdio": {"command": "/usr/local/bin/awaken-stub", "args": ["stdio", script.to_string()]},
+        }}),
+    )
 }
 
 /// An HTTP attachment.

@@ -88,6 +88,8 @@ pub struct Handshake {
     pub exit_code: i32,
     /// Goes to stderr at the start.
     pub stderr: Option<String>,
+    /// The value of this environment variable goes to stderr at the start.
+    pub stderr_env: Option<String>,
 }
 
 /// What `initialize` gets.

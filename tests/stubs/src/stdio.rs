@@ -50,6 +50,9 @@ fn refused(script: &Script) -> Option<i32> {
     if let Some(text) = &script.handshake.stderr {
         eprintln!("{text}");
     }
+    if let Some(name) = &script.handshake.stderr_env {
+        eprintln!("{name} is {}", std::env::var(name).unwrap_or_default());
+    }
     assert!(!script.panic, "the script asks for a panic");
     let name = script.need_env.as_ref()?;
     if std::env::var_os(name).is_some() {

@@ -1,5 +1,7 @@
 //! The HTTP stub, in this process, driven by the small client and by raw sockets.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where it goes wrong")]
+
 use awaken_stub::{
     http::Stub,
     mcp_client::{Client, text_of},

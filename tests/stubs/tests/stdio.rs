@@ -1,5 +1,7 @@
 //! The stdio stub, driven raw over its pipes.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where it goes wrong")]
+
 use serde_json::{Value, json};
 use std::process::Stdio;
 use std::time::Duration;
