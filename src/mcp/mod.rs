@@ -4,6 +4,8 @@
 //! clients there is `server`, which asks a `Service` for everything it does not know. Messages
 //! pass as raw bytes: an envelope is read, its parts are not.
 
+mod body;
+pub mod client_http;
 pub mod legacy;
 pub mod server;
 pub mod wire;

@@ -15,7 +15,6 @@
 //!   with `Last-Event-ID` is answered 405.
 //! - DELETE ends the session and its GET stream; calls in flight end by themselves.
 
-mod body;
 mod headers;
 mod initialize;
 mod list;

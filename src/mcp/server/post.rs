@@ -2,7 +2,6 @@
 
 use super::{
     Refused, RequestContext, Scope, Service, SessionStore, ToolCall,
-    body::{self, BodyError},
     headers::{self, Accept, SESSION_ID},
     initialize,
     pending::Pending,
@@ -14,6 +13,7 @@ use crate::{
     domain::reason::Reason,
     mcp::{
         Answer,
+        body::{self, BodyError},
         legacy::Revision,
         wire::{self, Id, MembersError, Message, RawJson, RpcError, code},
     },
@@ -21,6 +21,10 @@ use crate::{
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use std::sync::Arc;
+
+/// How much of a body over the limit is read to its end, as a multiple of the limit, so that the
+/// connection stays; beyond it the connection is closed.
+const SKIP: u64 = 4;
 
 /// A refusal with its HTTP status.
 pub(super) struct Refusal {
@@ -80,7 +84,7 @@ pub(super) async fn serve(
         return refusal.respond(None);
     }
     let limit = store.config().max_body;
-    let message = match body::read(body, limit).await {
+    let message = match body::read(body, limit, SKIP * limit as u64).await {
         Ok(bytes) => wire::parse(&bytes),
         Err(BodyError::Broken) => return Refusal::bad("the body broke off").respond(None),
         Err(BodyError::TooLarge(id)) => return post.too_large(id, limit).await,

@@ -64,7 +64,7 @@ impl RawJson {
     /// space; text that has none is shared.
     #[must_use]
     pub fn on_one_line(&self) -> Self {
-        if !self.0.iter().any(|b| matches!(b, b'\n' | b'\r')) {
+        if memchr::memchr2(b'\n', b'\r', &self.0).is_none() {
             return self.clone();
         }
         let flat = self.0.iter().map(|b| if matches!(b, b'\n' | b'\r') { b' ' } else { *b });
