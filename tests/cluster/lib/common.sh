@@ -13,7 +13,6 @@ name_cluster() {
   mkdir -p "$1"
   state=$(cd "$1" && pwd -P)
   id=$(printf %s "$state" | sha256sum | cut -c1-8)
-  netns=awaken-$id
   link=awk$id
   cgroup=awaken-$id
   kubeconfig=$state/kubeconfig
@@ -40,6 +39,7 @@ wait_for() {
       last_words
       return 1
     fi
+    [ ! -s "$state/pid" ] || [ -d "/proc/$(cat "$state/pid")" ] || echo "its first process is gone" >>"$state/ended"
     if [ -s "$state/ended" ]; then
       say "waiting for $what is useless: $(tr '\n' ' ' <"$state/ended")"
       last_words

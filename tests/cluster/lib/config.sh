@@ -65,7 +65,9 @@ END
     printf '# what node/init runs; one program a function\n'
     declare -p shared_flags | sed 's/^declare -a //'
     declare -p state node_ip service_net pod_net | sed 's/^declare -- //'
-  } >"$etc/node.env"
+  } >"$etc/node.env.part"
+  write_addons
+  mv "$etc/node.env.part" "$etc/node.env" # the node starts when it is there
 }
 
 # write_addons: the objects that every cluster has.

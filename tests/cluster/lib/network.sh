@@ -1,4 +1,5 @@
-# Sourced by `cluster`. The network namespace of a cluster, and the one way into it.
+# Sourced by `cluster`. The network of a cluster: the namespace of its first process, and the one way into it.
+# The namespace has no name on the host, so it goes with that process, and the link and its routes with it.
 #
 #   host  awkXXXXXXXX 10.199.N.1 ──── eth0 10.199.N.2  node ──── cni0 10.244.N.1 ──── pods 10.244.N.0/24
 #
@@ -12,38 +13,44 @@ addresses() {
   service_net=10.96.$1.0/24 service_api=10.96.$1.1 service_dns=10.96.$1.10
 }
 
-# make_network: makes namespace, link and routes, with the first number whose ranges this host does not know.
-make_network() {
-  local number taken lock
-  exec {lock}</run
-  flock $lock # two clusters that start at once must not choose one number
+# choose_addresses: the first number whose ranges this host does not know.
+choose_addresses() {
+  local number taken
   taken=$(ip -4 route show table all; ip -4 -o address)
   for number in $(seq 0 250); do
     addresses "$number"
-    grep -qE "(10\.199|10\.244|10\.96)\.$number\." <<<"$taken" || break
+    grep -qE "(10\.199|10\.244|10\.96)\.$number\." <<<"$taken" || return 0
   done
-  echo "$number" >"$state/number"
-  ip netns add "$netns"
-  ip link add "$link" type veth peer name eth0 netns "$netns"
+  die "no free addresses: 251 clusters run here?"
+}
+
+# join_network PID: links the host with the namespace of that process. Two clusters that start at once must not choose
+# one number, so choosing and taking it is done under a lock of this host.
+join_network() {
+  local pid=$1 lock
+  exec {lock}</run
+  flock $lock
+  choose_addresses
+  ip link add "$link" type veth peer name eth0 netns "$pid"
   ip address add "$host_ip/30" dev "$link"
   ip link set "$link" up
   exec {lock}<&-
 
-  ip -n "$netns" link set lo up
-  ip -n "$netns" address add "$node_ip/30" dev eth0
-  ip -n "$netns" link set eth0 up
+  inside() { nsenter --target "$pid" --net "$@"; }
+  inside ip link set lo up
+  inside ip address add "$node_ip/30" dev eth0
+  inside ip link set eth0 up
   # kube-proxy rewrites the address of a Service only after the kernel has found a route for it
-  ip -n "$netns" route add "$service_net" dev eth0
-  ip -n "$netns" link add cni0 type bridge
-  ip -n "$netns" address add "$pod_gateway/24" dev cni0
-  ip -n "$netns" link set cni0 up
-  nsenter --net="/run/netns/$netns" sysctl -qw net.ipv4.ip_forward=1
+  inside ip route add "$service_net" dev eth0
+  inside ip link add cni0 type bridge
+  inside ip address add "$pod_gateway/24" dev cni0
+  inside ip link set cni0 up
+  inside sysctl -qw net.ipv4.ip_forward=1
   ip route add "$pod_net" via "$node_ip" dev "$link"
   ip route add "$service_net" via "$node_ip" dev "$link"
 }
 
-# remove_network: whatever of it is there.
+# remove_network: what the kernel has not removed yet.
 remove_network() {
-  ! ip link show "$link" >/dev/null 2>&1 || ip link delete "$link"
-  ! [ -e "/run/netns/$netns" ] || ip netns delete "$netns"
+  ! ip link show "$link" >/dev/null 2>&1 || ip link delete "$link" 2>/dev/null || true
 }

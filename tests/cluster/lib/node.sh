@@ -2,12 +2,18 @@
 
 node_runs() { [ -s "$kubeconfig" ] && [ -n "$(node_pids)" ] && admin get --raw /readyz >/dev/null 2>&1; }
 
-node_pids() { ip netns pids "$netns" 2>/dev/null || true; }
+# node_pids: the processes that carry a node, found by their argument, whatever became of the file with their number.
+node_pids() {
+  { grep -slzxF -- "$state/etc/node.env" /proc/[0-9]*/cmdline || true; } | cut -d/ -f3
+}
+
+# node_init: the first process of the node, as the host sees it.
+node_init() { cut -d' ' -f1 "/proc/$1/task/$1/children" 2>/dev/null; }
 
 # node_remains: whether anything of a node is there, running or not.
 node_remains() {
   local parent
-  [ -e "/run/netns/$netns" ] || ip link show "$link" >/dev/null 2>&1 || [ -d "$state/disk" ] && return 0
+  [ -n "$(node_pids)" ] || ip link show "$link" >/dev/null 2>&1 || [ -d "$state/disk" ] && return 0
   for parent in $(cgroup_parents); do [ ! -d "$parent/$cgroup" ] || return 0; done
   return 1
 }
@@ -45,8 +51,8 @@ node_up() {
   mkdir -p "$state"/{log,etc,disk/containerd,disk/kubelet}
   link_programs "$state/bin"
   write_wrappers
-  make_network
   make_cgroups
+  node_start
   make_pki "$state/pki" "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local,DNS:localhost,IP:127.0.0.1,IP:$service_api,IP:$node_ip"
   make_node_pki "$state/pki" "$node_ip"
   local who
@@ -54,13 +60,6 @@ node_up() {
     write_kubeconfig "$state/etc/$who.kubeconfig" https://127.0.0.1:6443 $who "$state/pki"
   done
   write_config
-  write_addons
-  (
-    exec {lock}<&-
-    setsid nsenter --net="/run/netns/$netns" unshare --mount --pid --fork --kill-child --mount-proc \
-      "$here/node/init" "$state/etc/node.env" >"$state/log/init.log" 2>&1 </dev/null &
-    echo $! >"$state/pid"
-  )
   wait_for 30 "containerd" "$state/bin/ctr" version
   import_quietly "$(program_image pause)" "$(program_image coredns)" "$(program_image probe)"
   wait_for 60 "the API server" curl -sfk --max-time 2 "https://$node_ip:6443/readyz"
@@ -74,16 +73,32 @@ node_up() {
   say "up in $(since "$from"): KUBECONFIG=$kubeconfig"
 }
 
+# node_start: starts the first process, which waits for its configuration, and links it with the host.
+node_start() {
+  local carrier init
+  carrier=$(
+    exec {lock}<&- # held as long as this command works, not as long as the node runs
+    setsid unshare --net --mount --pid --fork --kill-child --mount-proc \
+      "$here/node/init" "$state/etc/node.env" >"$state/log/init.log" 2>&1 </dev/null &
+    echo $!
+  )
+  for _ in $(seq 100); do
+    init=$(node_init $carrier)
+    [ -z "$init" ] || break
+    sleep 0.05
+  done
+  [ -n "$init" ] || { last_words; die "the node's first process did not start"; }
+  echo "$init" >"$state/pid"
+  join_network "$init"
+}
+
 # write_wrappers: ctr as it is typed elsewhere, inside the node.
 write_wrappers() {
   mv "$state/bin/ctr" "$state/bin/ctr.real"
   cat >"$state/bin/enter" <<END
 #!/bin/sh
 # Runs a command in the node's namespaces: the network, the mounts and the processes that its programs see.
-for pid in \$(cat "$state/pid") ; do
-  init=\$(cat /proc/\$pid/task/\$pid/children | cut -d' ' -f1)
-  exec nsenter --target "\$init" --mount --net --pid -- "\$@"
-done
+exec nsenter --target "\$(cat "$state/pid")" --mount --net --pid -- "\$@"
 END
   cat >"$state/bin/ctr" <<END
 #!/bin/sh
@@ -93,9 +108,9 @@ END
 }
 
 import_quietly() {
-  local archive
+  local archive said
   for archive in "$@"; do
-    "$state/bin/ctr" images import --local "$archive" >/dev/null || die "importing $archive failed"
+    said=$("$state/bin/ctr" images import --local "$archive" 2>&1) || die "importing $archive failed: $said"
   done
 }
 
@@ -111,7 +126,7 @@ node_remove() {
   [ -z "$(node_pids)" ] || die "processes that do not end: $(node_pids)"
   remove_cgroups
   remove_network
-  rm -rf "$state"/{disk,layers,etc,pki,bin,kubeconfig,number,pid,ended,audit.yaml}
+  rm -rf "$state"/{disk,layers,etc,pki,bin,kubeconfig,pid,ended,audit.yaml}
 }
 
 node_down() {
