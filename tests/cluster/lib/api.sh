@@ -4,7 +4,7 @@
 api_runs() { [ -s "$state/pid" ] && [ -s "$kubeconfig" ] && api_pid_is_ours && admin get --raw /readyz >/dev/null 2>&1; }
 
 # api_pid_is_ours: a number in a file may meanwhile be another process.
-api_pid_is_ours() { tr '\0' '\n' <"/proc/$(cat "$state/pid")/cmdline" 2>/dev/null | grep -qxF "$state/node.env"; }
+api_pid_is_ours() { tr '\0' '\n' 2>/dev/null <"/proc/$(cat "$state/pid")/cmdline" | grep -qxF "$state/node.env"; }
 
 api_up() {
   [ "$(uname -s)" = Linux ] || die "the bundled API server runs on Linux only; set AWAKEN_TEST_KUBECONFIG to any cluster's instead"

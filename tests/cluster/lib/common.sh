@@ -41,7 +41,7 @@ wait_for() {
     fi
     [ ! -s "$state/pid" ] || [ -d "/proc/$(cat "$state/pid")" ] || echo "its first process is gone" >>"$state/ended"
     if [ -s "$state/ended" ]; then
-      say "waiting for $what is useless: $(tr '\n' ' ' <"$state/ended")"
+      say "waiting for $what in vain: $(tr '\n' ' ' <"$state/ended")"
       last_words
       return 1
     fi

@@ -1,6 +1,6 @@
 # Sourced by `cluster`. A whole node: its start, its end, and whether it runs.
 
-node_runs() { [ -s "$kubeconfig" ] && [ -n "$(node_pids)" ] && admin get --raw /readyz >/dev/null 2>&1; }
+node_runs() { [ -s "$kubeconfig" ] && [ ! -s "$state/ended" ] && [ -n "$(node_pids)" ] && admin get --raw /readyz >/dev/null 2>&1; }
 
 # node_pids: the processes that carry a node, found by their argument, whatever became of the file with their number.
 node_pids() {
@@ -42,7 +42,7 @@ node_up() {
     return 0
   fi
   if node_remains; then
-    say "removing what is left of an earlier one"
+    say "removing what is left of an earlier one$([ ! -s "$state/ended" ] || sed "s/^/, whose /" "$state/ended" | tr "\n" " ")"
     node_remove
   fi
   build_programs $all_programs
