@@ -1,0 +1,13 @@
+//! What only a real API server can tell: whether the definitions are valid, what is refused at
+//! admission and with which words, who may write what, and that the rendered chart applies.
+//!
+//! `AWAKEN_TEST_KUBECONFIG` names the cluster; `tests/cluster/cluster up --api-only` gives one. No
+//! controller need run in it. The tests install the chart's rendering, without its workloads.
+
+mod admission;
+mod columns;
+mod policies;
+mod rights;
+mod samples;
+mod server;
+mod size;
