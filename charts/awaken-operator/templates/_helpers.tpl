@@ -49,7 +49,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{- /* What each program learns of itself. */ -}}
+{{- /* What each program learns of itself, and how it logs. */ -}}
 {{- define "awaken.env" -}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
@@ -59,6 +59,12 @@ capabilities: {drop: [ALL]}
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- name: AWAKEN_INSTANCE
+  value: {{ .Release.Name }}
+- name: AWAKEN_LOG
+  value: {{ .Values.logging.level | quote }}
+- name: AWAKEN_LOG_FORMAT
+  value: {{ .Values.logging.format }}
 {{- end -}}
 
 {{- define "awaken.probes" -}}
