@@ -77,7 +77,10 @@ fn secret_env(name: &str) -> Value {
     "unknown field \"spec.http.credential.secretKeyRef.namespace\""
 )]
 #[case::reserved_env(with(stdio(), "/sandboxStdio/env", json!([{"name": "AWAKEN_POD_UID", "value": "x"}])), "not with AWAKEN_ or KUBERNETES_")]
-#[case::reserved_secret_env(with(stdio(), "/sandboxStdio/secretEnv", secret_env("KUBERNETES_SERVICE_HOST")), "not with AWAKEN_ or KUBERNETES_")]
+#[case::reserved_secret_env(
+    with(stdio(), "/sandboxStdio/secretEnv", secret_env("KUBERNETES_SERVICE_HOST")),
+    "not with AWAKEN_ or KUBERNETES_"
+)]
 #[case::env_name(with(stdio(), "/sandboxStdio/env", json!([{"name": "A=B", "value": "x"}])), "holds letters, digits and '_'")]
 #[case::env_twice(with(stdio(), "/sandboxStdio/env", json!([{"name": "A"}, {"name": "A"}])), "Duplicate value")]
 #[case::env_and_secret_env(
@@ -120,7 +123,10 @@ async fn an_attachment_is_refused(#[case] spec: Value, #[case] words: &str) {
 #[case::ask_is_later(with(agent(), "/toolSets", json!([{"attachment": "a", "defaultPermission": "Ask"}])), "Unsupported value: \"Ask\"")]
 #[case::permission_in_lower_case(with(agent(), "/toolSets", json!([{"attachment": "a", "defaultPermission": "allow"}])), "Unsupported value: \"allow\"")]
 #[case::no_permission(with(agent(), "/toolSets", json!([{"attachment": "a", "tools": [{"name": "t"}]}])), "permission: Required value")]
-#[case::tools_by_sum(with(agent(), "/toolSets", tool_sets(5, 205)), "an Agent names at most 1024 tools in all its toolSets")]
+#[case::tools_by_sum(
+    with(agent(), "/toolSets", tool_sets(5, 205)),
+    "an Agent names at most 1024 tools in all its toolSets"
+)]
 #[case::tools_in_one(with(agent(), "/toolSets", tool_sets(1, 257)), "must have at most 256 items")]
 #[case::tool_sets(with(agent(), "/toolSets", tool_sets(65, 0)), "must have at most 64 items")]
 #[case::tools_text(with(agent(), "/toolSets", json!([{"attachment": "a", "tools": "read"}])), "spec.toolSets[0].tools")]
@@ -157,7 +163,10 @@ async fn what_identifies_an_attachment_never_changes() {
     let made = object("McpAttachment", "files", stdio());
     server.create(&made).await.ok();
     let other = json!({"spec": {"agentRef": {"name": "other"}}});
-    server.merge(ADMIN, &made, "", &other).await.refused("agentRef is immutable: delete the attachment");
+    server
+        .merge(ADMIN, &made, "", &other)
+        .await
+        .refused("agentRef is immutable: delete the attachment");
     let other = json!({"spec": {"sandboxStdio": null, "http": {"url": "https://mcp.example.com"}}});
     server.merge(ADMIN, &made, "", &other).await.refused("the kind of target is immutable: delete");
     let same = json!({"spec": {"sandboxStdio": {"command": "another"}}});
@@ -205,7 +214,8 @@ async fn a_star_is_a_name() {
 async fn defaults_are_stored_and_read_back() {
     let server = Server::new().await;
     let resources = json!({"limits": {"cpu": 2, "memory": "1Gi"}});
-    let made = object("Agent", "coder", json!({"environment": {"image": "a:1", "resources": resources}}));
+    let made =
+        object("Agent", "coder", json!({"environment": {"image": "a:1", "resources": resources}}));
     let made = server.create(&made).await.ok();
     assert_eq!(made["spec"]["environment"]["runAsUser"], 65532);
     assert_eq!(made["spec"]["environment"]["imagePullPolicy"], "IfNotPresent");

@@ -68,5 +68,8 @@ async fn short_names_and_category() {
         .map(|r| format!("{} {} {}", r["name"], r["shortNames"], r["categories"]).replace('"', ""))
         .collect();
     seen.sort();
-    assert_eq!(seen, ["agents [agt] [awaken]", "mcpattachments [mcpa] [awaken]", "sessions [sess] [awaken]"]);
+    assert_eq!(
+        seen,
+        ["agents [agt] [awaken]", "mcpattachments [mcpa] [awaken]", "sessions [sess] [awaken]"]
+    );
 }

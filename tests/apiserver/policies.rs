@@ -58,9 +58,13 @@ async fn no_field_of_the_status_is_the_gateways_but_receipts() {
             "phase" => json!("Pending"),
             "summary" => json!("0/1"),
             "host" => json!({"gateway": "g", "incarnation": "i", "epoch": 1}),
-            "environment" => json!({"revision": 1, "spec": {"image": "a"}, "since": "2026-01-02T03:04:05Z"}),
-            "conditions" => json!([{"type": "Ready", "status": "True", "reason": "Ready", "message": "",
-                "lastTransitionTime": "2026-01-02T03:04:05Z"}]),
+            "environment" => {
+                json!({"revision": 1, "spec": {"image": "a"}, "since": "2026-01-02T03:04:05Z"})
+            }
+            "conditions" => {
+                json!([{"type": "Ready", "status": "True", "reason": "Ready", "message": "",
+                "lastTransitionTime": "2026-01-02T03:04:05Z"}])
+            }
             "attachments" => json!([crate::size::generation(1, "a", "m")]),
             other => panic!("the status has a new field {other}: add a value for it here"),
         };
@@ -128,7 +132,9 @@ async fn the_operator_creates_its_two_keys_and_no_other_secret() {
         assert!(said.code == 201 || said.body["reason"] == "AlreadyExists", "{}", said.body);
         create(name, &server.namespace).await.refused("cannot create resource \"secrets\"");
     }
-    create("another", "awaken-system").await.refused("creates the installation's two keys and no other");
+    create("another", "awaken-system")
+        .await
+        .refused("creates the installation's two keys and no other");
 }
 
 fn words(words: Value) -> Value {
@@ -164,7 +170,10 @@ fn shaped(head: &str) -> String {
 #[case::env_key(env("SIGNING_KEY", &"0123456789abcdef".repeat(2)), "env SIGNING_KEY holds")]
 #[case::env_dsn(env("DATABASE", "postgres://user:hunter2@db/x"), "env DATABASE holds")]
 #[tokio::test]
-async fn what_looks_like_a_secret_is_warned_about_and_taken(#[case] spec: Value, #[case] words: &str) {
+async fn what_looks_like_a_secret_is_warned_about_and_taken(
+    #[case] spec: Value,
+    #[case] words: &str,
+) {
     let server = Server::new().await;
     let said = server.create(&object("McpAttachment", "files", spec)).await;
     assert_eq!(said.code, 201, "{}", said.body);
@@ -202,7 +211,11 @@ async fn policies_fit_the_definitions() {
         if policy["kind"] == "ValidatingAdmissionPolicy" {
             let stored = server.get(&server.path(&policy)).await.ok();
             assert_eq!(stored["spec"]["failurePolicy"], policy["spec"]["failurePolicy"]);
-            assert_eq!(stored["status"]["typeChecking"]["expressionWarnings"], Value::Null, "{stored}");
+            assert_eq!(
+                stored["status"]["typeChecking"]["expressionWarnings"],
+                Value::Null,
+                "{stored}"
+            );
         }
     }
     let patch = json!({});

@@ -17,7 +17,8 @@ async fn may(server: &Server, account: &str, what: &str, namespace: &str) -> boo
         "user": account, "groups": ["system:serviceaccounts", "system:authenticated"],
         "resourceAttributes": {"verb": verb, "group": group, "resource": resource,
             "subresource": parts.next().unwrap_or_default(), "name": name, "namespace": namespace}}});
-    let said = server.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review).await.ok();
+    let said =
+        server.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review).await.ok();
     said["status"]["allowed"] == true
 }
 
@@ -91,7 +92,8 @@ async fn the_operator_at_home() {
         "watch coordination.k8s.io/leases",
         "create /secrets",
     ];
-    let may_not = ["update /secrets awaken-link-keys", "delete /secrets", "patch /pods", "get /pods/exec"];
+    let may_not =
+        ["update /secrets awaken-link-keys", "delete /secrets", "patch /pods", "get /pods/exec"];
     check(OPERATOR, "awaken-system", &may_do, &may_not).await;
 }
 
@@ -161,10 +163,11 @@ async fn a_role_for_users(#[case] role: &str, #[case] may_do: &[&str], #[case] m
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": format!("awaken-{role}")},
         "subjects": [{"kind": "ServiceAccount", "name": "user", "namespace": server.namespace}]});
     server.apply(&binding).await.ok();
-    server.until("the binding is known", async || {
-        may(&server, &account, may_do[0], &server.namespace).await
-    })
-    .await;
+    server
+        .until("the binding is known", async || {
+            may(&server, &account, may_do[0], &server.namespace).await
+        })
+        .await;
     for what in may_do {
         assert!(may(&server, &account, what, &server.namespace).await, "{role} may not {what}");
         assert!(!may(&server, &account, what, "default").await, "{role} may {what} elsewhere");

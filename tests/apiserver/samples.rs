@@ -44,7 +44,10 @@ async fn the_rendered_chart_applies_twice() {
 #[tokio::test]
 async fn what_is_applied_is_what_is_stored() {
     let server = Server::new().await;
-    for object in documents("manifests/install.yaml").iter().chain(&documents("manifests/samples/quickstart.yaml")) {
+    for object in documents("manifests/install.yaml")
+        .iter()
+        .chain(&documents("manifests/samples/quickstart.yaml"))
+    {
         let stored = server.apply(object).await.ok();
         for (key, value) in object.as_object().unwrap() {
             contains(&format!("{} {key}", object["kind"]), &stored[key], value);

@@ -68,7 +68,8 @@ impl Server {
         kind: &str,
         body: Option<&Value>,
     ) -> Answer {
-        let mut request = Request::builder().method(method).uri(path).header("accept", kind_accept(kind));
+        let mut request =
+            Request::builder().method(method).uri(path).header("accept", kind_accept(kind));
         request = request.header("content-type", kind);
         if account != ADMIN {
             request = request.header("impersonate-user", account);
@@ -109,7 +110,8 @@ impl Server {
 
     /// Server-side apply of any object.
     pub async fn apply(&self, object: &Value) -> Answer {
-        let path = format!("{}?fieldManager=test&force=true&fieldValidation=Strict", self.path(object));
+        let path =
+            format!("{}?fieldManager=test&force=true&fieldValidation=Strict", self.path(object));
         self.call(ADMIN, Method::PATCH, &path, "application/apply-patch+yaml", Some(object)).await
     }
 
@@ -133,7 +135,8 @@ impl Server {
     /// Applies the chart's rendering but for what runs, and waits until its policies hold.
     async fn install(&self) {
         for object in documents("manifests/install.yaml") {
-            if !matches!(text(&object, "kind"), "Deployment" | "Service" | "PersistentVolumeClaim") {
+            if !matches!(text(&object, "kind"), "Deployment" | "Service" | "PersistentVolumeClaim")
+            {
                 self.apply(&object).await.ok();
             }
         }

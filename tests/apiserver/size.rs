@@ -27,7 +27,9 @@ async fn both_ways(server: &Server, object: &Value) -> Value {
 async fn an_agent() {
     let server = Server::new().await;
     let tools = |s| -> Value {
-        (0..256).map(|i| json!({"name": name(&format!("tool-{s}-"), i, 128), "permission": "Allow"})).collect()
+        (0..256)
+            .map(|i| json!({"name": name(&format!("tool-{s}-"), i, 128), "permission": "Allow"}))
+            .collect()
     };
     let sets: Value = (0..64)
         .map(|i| {
@@ -35,7 +37,10 @@ async fn an_agent() {
             json!({"attachment": name("a", i, 63), "tools": tools})
         })
         .collect();
-    let quantities: Value = (0..16).map(|i| (format!("example.com/{i}"), json!("1"))).collect::<serde_json::Map<_, _>>().into();
+    let quantities: Value = (0..16)
+        .map(|i| (format!("example.com/{i}"), json!("1")))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
     let spec = json!({"environment": {"image": format!("a/{}", "b".repeat(510)), "workspace": {"mountPath": format!("/{}", "w".repeat(255))},
         "resources": {"limits": quantities, "requests": quantities}}, "toolSets": sets});
     let made = object("Agent", "full", spec);
@@ -46,12 +51,14 @@ async fn an_agent() {
 #[tokio::test]
 async fn an_attachment() {
     let server = Server::new().await;
-    let env: Value = (0..64).map(|i| json!({"name": name("E", i, 12), "value": "v".repeat(500)})).collect();
+    let env: Value =
+        (0..64).map(|i| json!({"name": name("E", i, 12), "value": "v".repeat(500)})).collect();
     let secrets: Value = (0..32)
         .map(|i| json!({"name": name("S", i, 128), "secretKeyRef": {"name": "s".repeat(16), "key": "k".repeat(16)}}))
         .collect();
     let args: Value = (0..64).map(|_| json!("a".repeat(512))).collect();
-    let stdio = json!({"command": "c".repeat(1024), "args": args, "env": env, "secretEnv": secrets});
+    let stdio =
+        json!({"command": "c".repeat(1024), "args": args, "env": env, "secretEnv": secrets});
     let spec = json!({"agentRef": {"name": "a".repeat(63)}, "serverName": "s".repeat(63), "sandboxStdio": stdio});
     let made = object("McpAttachment", "full", spec);
     let stored = both_ways(&server, &made).await;
@@ -76,7 +83,8 @@ pub fn generation(generation: i64, attachment: &str, message: &str) -> Value {
     let half = generation % 2 == 0;
     let http = json!({"http": {"url": format!("https://mcp.example.com/{}", "p".repeat(if message.len() > 99 { 1000 } else { 1 })),
         "credential": {"secret": "s".repeat(63), "key": "k".repeat(63), "header": "Authorization", "scheme": "Bearer"}}});
-    let secrets: Value = (0..32).map(|_| json!({"secret": "s".repeat(16), "key": "k".repeat(16)})).collect();
+    let secrets: Value =
+        (0..32).map(|_| json!({"secret": "s".repeat(16), "key": "k".repeat(16)})).collect();
     let pod = json!({"sandboxStdio": {"name": "p".repeat(63), "uid": "u".repeat(36), "address": "fd00:1111:2222:3333:4444:5555:6666:7777",
         "secrets": if message.len() > 99 { secrets } else { json!([]) }}});
     json!({"generation": generation, "attachment": attachment, "attachmentUid": "v".repeat(36), "server": "s".repeat(63),
@@ -123,5 +131,8 @@ async fn a_session() {
     let path = format!("{}/status?fieldManager=awaken-operator&force=true", server.path(&made));
     let mut whole = made.clone();
     whole["status"] = status["status"].clone();
-    server.call(OPERATOR, Method::PATCH, &path, "application/apply-patch+yaml", Some(&whole)).await.ok();
+    server
+        .call(OPERATOR, Method::PATCH, &path, "application/apply-patch+yaml", Some(&whole))
+        .await
+        .ok();
 }

@@ -17,7 +17,8 @@ pub fn readme(values: &str) -> String {
     let parsed: Value = serde_yaml::from_str(values).unwrap();
     let rows = commented(values);
     for leaf in leaves("", &parsed) {
-        let covered = rows.iter().any(|(path, _)| leaf == *path || leaf.starts_with(&format!("{path}.")));
+        let covered =
+            rows.iter().any(|(path, _)| leaf == *path || leaf.starts_with(&format!("{path}.")));
         assert!(covered, "values.yaml: no comment above {leaf}");
     }
     let mut out = "# awaken-operator\n\nAttaches MCP servers to agents on Kubernetes. How to install, upgrade and remove it: docs/install.md.\n\n\

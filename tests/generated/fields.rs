@@ -47,7 +47,9 @@ fn type_of(field: &Value) -> String {
     }
     match (field["type"].as_str(), field["format"].as_str()) {
         (_, Some("date-time")) => "time".to_owned(),
-        (Some("string"), _) if field["pattern"].as_str().is_some_and(|p| p.contains("(ms|s|m|h)")) => {
+        (Some("string"), _)
+            if field["pattern"].as_str().is_some_and(|p| p.contains("(ms|s|m|h)")) =>
+        {
             "duration".to_owned()
         }
         (Some("array"), _) => format!("list, at most {}", field["maxItems"]),
