@@ -1,4 +1,4 @@
-//! Logs: JSON lines on stderr, or text where a person reads. The filter is `RUST_LOG`, default
+//! Logs: JSON lines on stderr, or text where a person reads. The filter is `AWAKEN_LOG`, default
 //! `info`.
 
 use tracing_subscriber::{EnvFilter, fmt, prelude::*};
@@ -14,7 +14,7 @@ pub enum Format {
 
 /// Starts logging; called once, by `main`.
 pub fn start(format: Format) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("AWAKEN_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let registry = tracing_subscriber::registry().with(filter);
     match format {
         Format::Json => registry

@@ -1,0 +1,190 @@
+//! The flags of the `awaken` program. Texts here are what `--help` shows.
+
+use awaken_operator::{controller, gateway, journal::sqlite::Durability, process::logging::Format};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+/// Attaches MCP servers to agents on Kubernetes.
+#[derive(Debug, Parser)]
+#[command(name = "awaken", version)]
+pub struct Flags {
+    /// What to run.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The programs in this one.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Watches Agents and McpAttachments, decides, and launches Session pods.
+    Operator(OperatorFlags),
+    /// Serves MCP clients and speaks to MCP servers.
+    Gateway(GatewayFlags),
+    /// Prints the CustomResourceDefinitions.
+    Crds,
+    /// Reads a journal.
+    Journal {
+        /// The journal's file.
+        #[arg(long, value_name = "FILE")]
+        file: PathBuf,
+        /// What to do with it.
+        #[command(subcommand)]
+        command: JournalCommand,
+    },
+}
+
+/// What can be done with a journal.
+#[derive(Debug, Subcommand)]
+pub enum JournalCommand {
+    /// Compares every hash of every chain; fails with the first record that is not what was written.
+    Verify,
+    /// Writes every record as a JSON line.
+    Export,
+}
+
+/// What both Deployments have.
+#[derive(Debug, Args)]
+pub struct Process {
+    /// Namespace of the installation.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "awaken-system")]
+    pub namespace: String,
+    /// Value of the label app.kubernetes.io/instance on what belongs to this installation.
+    #[arg(long, env = "AWAKEN_INSTANCE", default_value = "awaken")]
+    pub instance: String,
+    /// Where /healthz, /readyz and /metrics are.
+    #[arg(long, default_value = "0.0.0.0:9090")]
+    pub ops_listen: SocketAddr,
+    /// How log lines look. What is logged is set by AWAKEN_LOG (default info).
+    #[arg(long, env = "AWAKEN_LOG_FORMAT", value_enum, default_value = "json")]
+    pub log_format: Format,
+}
+
+/// Flags of `awaken operator`.
+#[derive(Debug, Args)]
+pub struct OperatorFlags {
+    /// What both programs have.
+    #[command(flatten)]
+    pub process: Process,
+    /// Name of this pod, the holder of the Lease.
+    #[arg(long, env = "POD_NAME", default_value = "awaken-operator")]
+    pub pod_name: String,
+    /// Image with awaken-shim, for the init container of Session pods.
+    #[arg(long, env = "AWAKEN_SHIM_IMAGE")]
+    pub shim_image: String,
+    /// When that image is pulled: IfNotPresent, Always or Never.
+    #[arg(long, env = "AWAKEN_SHIM_IMAGE_PULL_POLICY", default_value = "IfNotPresent")]
+    pub shim_image_pull_policy: String,
+}
+
+/// Flags of `awaken gateway`.
+#[derive(Debug, Args)]
+pub struct GatewayFlags {
+    /// What both programs have.
+    #[command(flatten)]
+    pub process: Process,
+    /// Name of this pod; also of its Lease.
+    #[arg(long, env = "POD_NAME", default_value = "awaken-gateway")]
+    pub pod_name: String,
+    /// UID of this pod, the owner of its Lease.
+    #[arg(long, env = "POD_UID")]
+    pub pod_uid: Option<String>,
+    /// Address of this pod.
+    #[arg(long, env = "POD_IP")]
+    pub pod_ip: Option<IpAddr>,
+    /// Where MCP clients connect.
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    pub listen: SocketAddr,
+    /// Name of the Service in front of the gateway.
+    #[arg(long, env = "AWAKEN_SERVICE", default_value = "awaken-gateway")]
+    pub service: String,
+    /// The cluster's domain.
+    #[arg(long, env = "AWAKEN_CLUSTER_DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// The journal's file.
+    #[arg(long, value_name = "FILE")]
+    pub journal: PathBuf,
+    /// full: a record is on disk before its call goes on. relaxed: it is written, and on disk soon.
+    #[arg(long, value_enum, default_value = "full")]
+    pub journal_durability: JournalDurability,
+    /// The journal's volume is locked for this gateway alone and persistent: it serves on while its
+    /// Lease cannot be renewed.
+    #[arg(long)]
+    pub fenced_by_volume: bool,
+    /// One more host name that requests may name. May be repeated.
+    #[arg(long = "allowed-host", value_name = "HOST")]
+    pub allowed_hosts: Vec<String>,
+    /// An origin that requests may come from. May be repeated.
+    #[arg(long = "allowed-origin", value_name = "ORIGIN")]
+    pub allowed_origins: Vec<String>,
+    /// A network that no target may be in. May be repeated.
+    #[arg(long = "denied-network", value_name = "CIDR")]
+    pub denied_networks: Vec<String>,
+    /// A network that targets may be in although they would be refused otherwise. May be repeated.
+    #[arg(long = "allowed-network", value_name = "CIDR")]
+    pub allowed_networks: Vec<String>,
+    /// The longest request body, in bytes.
+    #[arg(long, default_value_t = 16 * 1024 * 1024)]
+    pub max_body_bytes: usize,
+    /// Seconds that calls in flight may still run after SIGTERM.
+    #[arg(long, default_value_t = 25)]
+    pub grace_seconds: u64,
+}
+
+/// When a record counts as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum JournalDurability {
+    /// On disk.
+    Full,
+    /// With the operating system.
+    Relaxed,
+}
+
+impl OperatorFlags {
+    /// The settings of the operator.
+    pub fn config(self) -> controller::Config {
+        controller::Config {
+            namespace: self.process.namespace,
+            instance: self.process.instance,
+            pod_name: self.pod_name,
+            shim_image: self.shim_image,
+            shim_image_pull_policy: self.shim_image_pull_policy,
+            ..controller::Config::default()
+        }
+    }
+}
+
+impl GatewayFlags {
+    /// How durable records are.
+    pub fn durability(&self) -> Durability {
+        match self.journal_durability {
+            JournalDurability::Full => Durability::Full,
+            JournalDurability::Relaxed => Durability::Relaxed,
+        }
+    }
+
+    /// The settings of the gateway.
+    pub fn config(self) -> gateway::Config {
+        gateway::Config {
+            listen: self.listen,
+            namespace: self.process.namespace,
+            instance: self.process.instance,
+            pod_name: self.pod_name,
+            pod_uid: self.pod_uid,
+            pod_ip: self.pod_ip,
+            service: self.service,
+            cluster_domain: self.cluster_domain,
+            allowed_hosts: self.allowed_hosts,
+            allowed_origins: self.allowed_origins,
+            denied_networks: self.denied_networks,
+            allowed_networks: self.allowed_networks,
+            max_body: self.max_body_bytes,
+            grace: Duration::from_secs(self.grace_seconds),
+            fenced_by_volume: self.fenced_by_volume,
+            ..gateway::Config::default()
+        }
+    }
+}
