@@ -413,8 +413,8 @@ mod tests {
             "[::1]",
             "[::ffff:a9fe:a9fe]",
             "0",
-            "①②⑦.0.0.1",
-            "ｌocalhost"
+            "\u{2460}\u{2461}\u{2466}.0.0.1",
+            "\u{ff4c}ocalhost"
         )]
         host: &str,
     ) {

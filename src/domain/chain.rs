@@ -38,8 +38,8 @@ impl std::fmt::Debug for Hash {
 }
 
 /// The canonical bytes of an entry.
-pub fn entry_bytes(entry: &Entry) -> Vec<u8> {
-    serde_json::to_vec(entry).expect("an entry has string keys and no failing parts")
+pub fn entry_json(entry: &Entry) -> String {
+    serde_json::to_string(entry).expect("an entry has string keys and no failing parts")
 }
 
 /// The hash of a record.
@@ -113,7 +113,7 @@ mod tests {
     fn the_canonical_bytes_are_the_fields_in_order() {
         let mut entry = Entry::new(Timestamp::UNIX_EPOCH, Kind::Intent);
         (entry.tool, entry.call) = (Some("read".into()), Some("c1".into()));
-        let text = String::from_utf8(entry_bytes(&entry)).unwrap();
+        let text = entry_json(&entry);
         assert_eq!(
             text,
             r#"{"at":"1970-01-01T00:00:00Z","kind":"Intent","call":"c1","tool":"read"}"#

@@ -7,7 +7,7 @@ use super::{
     rules::{Past, State},
 };
 use crate::domain::{
-    chain::{Hash, Head, Stored, entry_bytes},
+    chain::{Hash, Head, Stored, entry_json},
     record::{Entry, Kind, Record},
 };
 use futures::future::{BoxFuture, FutureExt as _};
@@ -72,18 +72,23 @@ impl Inner {
         }
     }
 
+    fn has(&self, kind: Kind, call: Option<&str>) -> bool {
+        let mut entries = self.chains.values().flat_map(|(_, records)| records);
+        call.is_some() && entries.any(|(e, _)| e.kind == kind && e.call.as_deref() == call)
+    }
+
     fn append(&mut self, chain: &Chain, epoch: i64, entry: Entry) -> Result<Position, AppendError> {
+        let begun = self.has(Kind::Intent, entry.call.as_deref());
+        let ended = self.has(Kind::Outcome, entry.call.as_deref());
         let (state, records) = self.chain(chain)?;
-        let past = |call: &str| {
-            let ended = records
-                .iter()
-                .any(|(e, _)| e.kind == Kind::Outcome && e.call.as_deref() == Some(call));
-            Ok::<_, AppendError>(if ended { Past::Ended } else { Past::Unknown })
-        };
+        let past = |_: &str| Ok::<_, AppendError>(if ended { Past::Ended } else { Past::NotEnded });
         state.check(chain, epoch, &entry, past)?;
-        let position = state.take(&entry, &entry_bytes(&entry));
+        if entry.kind == Kind::Intent && begun {
+            return Err(AppendError::BadEntry("the call has an intent already"));
+        }
+        state.take(&entry, state.head.after(entry_json(&entry).as_bytes()));
         records.push((entry, state.head.hash));
-        Ok(position)
+        Ok(state.position())
     }
 }
 
@@ -130,7 +135,10 @@ impl Read for Memory {
             let open = inner.chains.get(chain).map(|(state, _)| &state.open);
             let is_open = |r: &Record| {
                 r.entry.kind == Kind::Intent
-                    && r.entry.call.as_ref().is_some_and(|c| open.is_some_and(|o| o.contains(c)))
+                    && r.entry
+                        .call
+                        .as_ref()
+                        .is_some_and(|c| open.is_some_and(|o| o.contains_key(c)))
             };
             records.into_iter().filter(is_open).collect()
         };
@@ -148,8 +156,9 @@ impl Read for Memory {
             let Some((_, entries)) = inner.chains.get(chain) else { return Ok(0) };
             let mut head = Head::START;
             for (entry, hash) in entries {
-                let (bytes, seq) = (entry_bytes(entry), head.seq + 1);
-                let record = Stored { seq, entry: &bytes, previous: head.hash, hash: *hash };
+                let (json, seq) = (entry_json(entry), head.seq + 1);
+                let record =
+                    Stored { seq, entry: json.as_bytes(), previous: head.hash, hash: *hash };
                 head = head.follow(record).map_err(|problem| ReadError::Corrupt {
                     chain: chain.to_string(),
                     seq,

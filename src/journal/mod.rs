@@ -6,6 +6,8 @@
 
 pub mod memory;
 mod rules;
+pub mod sqlite;
+pub mod tool;
 
 use crate::domain::record::{Entry, Record};
 use futures::future::BoxFuture;
@@ -28,6 +30,18 @@ impl std::fmt::Display for Chain {
         match self {
             Self::Session(uid) => write!(f, "session/{uid}"),
             Self::Incarnation(id) => write!(f, "incarnation/{id}"),
+        }
+    }
+}
+
+impl std::str::FromStr for Chain {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some(("session", uid)) if !uid.is_empty() => Ok(Self::Session(uid.to_owned())),
+            Some(("incarnation", id)) if !id.is_empty() => Ok(Self::Incarnation(id.to_owned())),
+            _ => Err("a chain is written session/UID or incarnation/ID"),
         }
     }
 }
@@ -88,7 +102,8 @@ pub enum ReadError {
 /// The writing side.
 pub trait Append: Send + Sync + 'static {
     /// Appends to the chain; resolves when the record is durable. `epoch` is compared with the
-    /// highest raised epoch of the chain (chains of an incarnation take any).
+    /// highest raised epoch of the chain (chains of an incarnation take any). A call id is used
+    /// once in the whole journal, and its outcome stands in the chain of its intent.
     fn append<'a>(
         &'a self,
         chain: &'a Chain,

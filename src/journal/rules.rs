@@ -1,14 +1,15 @@
 //! What a chain takes: the rules that every store keeps, as plain data without any I/O.
 //!
-//! A store loads a [`State`], asks [`State::admit`], writes the record, and then, only when it is
-//! durable, may show the new state to anybody.
+//! A store loads a [`State`], asks [`State::check`], writes the record, calls [`State::take`],
+//! and shows nothing of it to anybody before it is durable. That an intent's call is new in the
+//! whole journal is for the store to see.
 
 use super::{AppendError, Chain, Position};
 use crate::domain::{
     chain::Head,
     record::{Entry, Kind},
 };
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 /// What the rules need to know of a chain.
 #[derive(Clone, Debug)]
@@ -16,70 +17,69 @@ pub(super) struct State {
     pub head: Head,
     /// The highest epoch that was raised; 0: none.
     pub epoch: i64,
-    /// Calls with an intent and no outcome.
-    pub open: HashSet<String>,
+    /// Calls with an intent and no outcome, and the place of the intent.
+    pub open: HashMap<String, u64>,
 }
 
 /// What is known of a call that is not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Past {
-    /// It has no record.
-    Unknown,
+    /// It has no outcome.
+    NotEnded,
     /// It has its outcome.
     Ended,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { head: Head::START, epoch: 0, open: HashSet::new() }
+        Self { head: Head::START, epoch: 0, open: HashMap::new() }
     }
 }
 
 impl State {
-    /// Whether the entry may be appended. `past` is asked only for calls that are not open.
+    /// Whether the entry may be appended. `past` is asked of a call that would end and is not open.
     pub fn check<E: From<AppendError>>(
         &self,
         chain: &Chain,
         epoch: i64,
         entry: &Entry,
-        past: impl Fn(&str) -> Result<Past, E>,
+        past: impl FnOnce(&str) -> Result<Past, E>,
     ) -> Result<(), E> {
         if matches!(chain, Chain::Session(_)) && epoch < self.epoch {
             return Err(AppendError::Fenced { epoch, highest: self.epoch }.into());
         }
-        let call = match (entry.kind, entry.call.as_deref()) {
-            (Kind::Refusal | Kind::Lifecycle, _) => return Ok(()),
-            (_, Some(call)) => call,
-            (_, None) => return Err(AppendError::BadEntry("it names no call").into()),
-        };
-        let open = self.open.contains(call);
-        match entry.kind {
-            Kind::Intent if open || past(call)? == Past::Ended => {
-                Err(AppendError::BadEntry("the call has an intent already").into())
-            }
-            Kind::Outcome if entry.outcome.is_none() => {
+        match (entry.kind, entry.call.as_deref()) {
+            (Kind::Refusal | Kind::Lifecycle, _) => Ok(()),
+            (_, None) => Err(AppendError::BadEntry("it names no call").into()),
+            (Kind::Intent, Some(_)) => Ok(()),
+            (Kind::Outcome, Some(_)) if entry.outcome.is_none() => {
                 Err(AppendError::BadEntry("it has no outcome").into())
             }
-            Kind::Outcome if !open => Err(match past(call)? {
-                Past::Ended => AppendError::AlreadyEnded.into(),
-                Past::Unknown => AppendError::NoIntent.into(),
-            }),
-            _ => Ok(()),
+            (Kind::Outcome, Some(call)) if self.open.contains_key(call) => Ok(()),
+            (Kind::Outcome, Some(call)) => Err(match past(call)? {
+                Past::Ended => AppendError::AlreadyEnded,
+                Past::NotEnded => AppendError::NoIntent,
+            }
+            .into()),
         }
     }
 
-    /// Takes the entry in; gives its place. Only after [`Self::check`].
-    pub fn take(&mut self, entry: &Entry, bytes: &[u8]) -> Position {
-        self.head = self.head.after(bytes);
+    /// Takes in an entry that was checked; `head` is the end of the chain behind it.
+    pub fn take(&mut self, entry: &Entry, head: Head) {
+        self.head = head;
         match (entry.kind, &entry.call) {
             (Kind::Intent, Some(call)) => {
-                self.open.insert(call.clone());
+                self.open.insert(call.clone(), head.seq);
             }
             (Kind::Outcome, Some(call)) => {
                 self.open.remove(call);
             }
             _ => {}
         }
+    }
+
+    /// The place of the last record.
+    pub fn position(&self) -> Position {
         Position { seq: self.head.seq, hash: self.head.hash.to_hex() }
     }
 

@@ -1,0 +1,157 @@
+//! Reading the file: pages, open intents, and the walk along a chain. Blocking; the connections
+//! are not the writer's, and no read holds a snapshot for longer than one page, so that the
+//! write-ahead log can be carried over in between.
+
+use super::schema::{self, place};
+use crate::{
+    domain::{
+        chain::{Hash, Head, Stored},
+        record::{Entry, Record},
+    },
+    journal::{Chain, MAX_PAGE, ReadError},
+};
+use rusqlite::{Connection, Row, params, types::ValueRef};
+
+fn unavailable(error: rusqlite::Error) -> ReadError {
+    ReadError::Unavailable(error.to_string())
+}
+
+/// A record as the file has it.
+pub(in crate::journal) struct Raw {
+    pub seq: u64,
+    pub kind: i64,
+    pub call: Option<String>,
+    pub previous: Hash,
+    pub hash: Hash,
+    pub entry: Vec<u8>,
+}
+
+const COLUMNS: &str = "place, kind, call, previous, hash, entry";
+
+impl Raw {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let place: i64 = row.get(0)?;
+        // Damaged text is for the hash to find, not for the database.
+        let bytes = |column| -> rusqlite::Result<Vec<u8>> {
+            Ok(match row.get_ref(column)? {
+                ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.to_vec(),
+                _ => vec![],
+            })
+        };
+        let call = match row.get_ref(2)? {
+            ValueRef::Null => None,
+            _ => Some(String::from_utf8_lossy(&bytes(2)?).into_owned()),
+        };
+        Ok(Self {
+            seq: place.cast_unsigned() & u64::from(u32::MAX),
+            kind: row.get(1)?,
+            call,
+            previous: Hash(row.get(3)?),
+            hash: Hash(row.get(4)?),
+            entry: bytes(5)?,
+        })
+    }
+
+    fn corrupt(&self, chain: &Chain, problem: impl ToString) -> ReadError {
+        ReadError::Corrupt { chain: chain.to_string(), seq: self.seq, problem: problem.to_string() }
+    }
+
+    fn entry(&self, chain: &Chain) -> Result<Entry, ReadError> {
+        serde_json::from_slice(&self.entry)
+            .map_err(|e| self.corrupt(chain, format!("its entry cannot be read: {e}")))
+    }
+
+    fn record(self, chain: &Chain) -> Result<Record, ReadError> {
+        let entry = self.entry(chain)?;
+        let (previous, hash) = (self.previous.to_hex(), self.hash.to_hex());
+        Ok(Record { seq: self.seq, entry, previous, hash })
+    }
+
+    /// The end of the chain after this record, which must fit it, and whose columns must say what
+    /// its entry says.
+    fn follow(&self, chain: &Chain, head: Head) -> Result<Head, ReadError> {
+        let Self { seq, previous, hash, .. } = *self;
+        let head = head
+            .follow(Stored { seq, entry: &self.entry, previous, hash })
+            .map_err(|problem| self.corrupt(chain, problem))?;
+        let entry = self.entry(chain)?;
+        if entry.kind as i64 != self.kind || entry.call != self.call {
+            return Err(self.corrupt(chain, "its kind or call is not that of its entry"));
+        }
+        Ok(head)
+    }
+}
+
+fn raw_page(db: &Connection, chain: i64, after: u64, limit: usize) -> Result<Vec<Raw>, ReadError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM records WHERE place > ?1 AND place < ?2 ORDER BY place LIMIT ?3"
+    );
+    let after = after.min(u64::from(u32::MAX));
+    let values = params![place(chain, after), place(chain + 1, 0), limit.min(MAX_PAGE) as i64];
+    let mut statement = db.prepare_cached(&sql).map_err(unavailable)?;
+    let rows = statement.query_map(values, Raw::read).map_err(unavailable)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(unavailable)
+}
+
+pub(super) fn page(
+    db: &Connection,
+    chain: &Chain,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<Record>, ReadError> {
+    let Some(row) = schema::find_chain(db, chain).map_err(unavailable)? else { return Ok(vec![]) };
+    raw_page(db, row.id, after, limit)?.into_iter().map(|raw| raw.record(chain)).collect()
+}
+
+pub(super) fn open_intents(db: &Connection, chain: &Chain) -> Result<Vec<Record>, ReadError> {
+    let Some(row) = schema::find_chain(db, chain).map_err(unavailable)? else { return Ok(vec![]) };
+    let sql = format!(
+        "SELECT {COLUMNS} FROM records WHERE place IN
+            (SELECT place FROM open_intents WHERE place > ?1 AND place < ?2) ORDER BY place"
+    );
+    let mut statement = db.prepare_cached(&sql).map_err(unavailable)?;
+    let bounds = [place(row.id, 0), place(row.id + 1, 0)];
+    let rows = statement.query_map(bounds, Raw::read).map_err(unavailable)?;
+    rows.map(|raw| raw.map_err(unavailable)?.record(chain)).collect()
+}
+
+pub(in crate::journal) fn chains(db: &Connection) -> Result<Vec<Chain>, ReadError> {
+    let mut statement =
+        db.prepare_cached("SELECT kind, name FROM chains ORDER BY id").map_err(unavailable)?;
+    let rows = statement
+        .query_map([], |row| {
+            let (kind, name): (i64, String) = (row.get(0)?, row.get(1)?);
+            Ok(if kind == 0 { Chain::Session(name) } else { Chain::Incarnation(name) })
+        })
+        .map_err(unavailable)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(unavailable)
+}
+
+/// Walks a chain from its first record to what was its last when the walk began, compares every
+/// hash, and hands each record that fits to `each`. Gives the end of the chain.
+pub(in crate::journal) fn walk<E: From<ReadError>>(
+    db: &Connection,
+    chain: &Chain,
+    mut each: impl FnMut(&Raw) -> Result<(), E>,
+) -> Result<Head, E> {
+    let found = schema::find_chain(db, chain).map_err(unavailable)?;
+    let Some(row) = found else { return Ok(Head::START) };
+    let mut head = Head::START;
+    while head.seq < row.head.seq {
+        let left = usize::try_from(row.head.seq - head.seq).unwrap_or(MAX_PAGE);
+        let page = raw_page(db, row.id, head.seq, left)?;
+        if page.is_empty() {
+            break;
+        }
+        for raw in &page {
+            head = raw.follow(chain, head)?;
+            each(raw)?;
+        }
+    }
+    if head != row.head {
+        let problem = "the chain does not end as it is written beside it: records are missing";
+        let (chain, seq) = (chain.to_string(), head.seq + 1);
+        return Err(ReadError::Corrupt { chain, seq, problem: problem.into() }.into());
+    }
+    Ok(head)
+}

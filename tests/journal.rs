@@ -1,0 +1,583 @@
+//! The journal as those who use it see it: one suite over the store in memory and the one in a
+//! file, then what only a file can suffer: a killed process, a second process, a flipped byte,
+//! a full disk.
+
+use awaken_operator::{
+    domain::record::{Entry, Kind, Outcome, Record},
+    journal::{
+        Append, AppendError, Chain, Position, Read, ReadError,
+        memory::Memory,
+        sqlite::{Durability, OpenError, Sqlite},
+        tool,
+    },
+    process::metrics::Metrics,
+};
+use futures::future::join_all;
+use jiff::Timestamp;
+use rstest::rstest;
+use std::{
+    collections::HashMap,
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+use tempfile::TempDir;
+
+trait Journal: Append + Read {}
+impl<T: Append + Read> Journal for T {}
+
+#[derive(Clone, Copy, Debug)]
+enum Store {
+    Memory,
+    File,
+    FileRelaxed,
+}
+
+/// A journal, and the folder that lives as long.
+fn journal(store: Store) -> (Arc<dyn Journal>, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let file =
+        |durability| Arc::new(Sqlite::open(&path(&dir), durability, &Metrics::new()).unwrap());
+    let journal: Arc<dyn Journal> = match store {
+        Store::Memory => Arc::new(Memory::new()),
+        Store::File => file(Durability::Full),
+        Store::FileRelaxed => file(Durability::Relaxed),
+    };
+    (journal, dir)
+}
+
+fn path(dir: &TempDir) -> PathBuf {
+    dir.path().join("journal.db")
+}
+
+fn open(path: &Path) -> Sqlite {
+    Sqlite::open(path, Durability::Full, &Metrics::new()).unwrap()
+}
+
+fn session(uid: &str) -> Chain {
+    Chain::Session(uid.into())
+}
+
+fn entry(kind: Kind, call: &str) -> Entry {
+    let mut entry = Entry::new(Timestamp::new(1_800_000_000, 123_456_000).unwrap(), kind);
+    entry.call = (!call.is_empty()).then(|| call.into());
+    entry.outcome = (kind == Kind::Outcome).then_some(Outcome::Succeeded);
+    entry.tool = Some("read \"é\"".into());
+    entry
+}
+
+fn calls(records: &[Record]) -> Vec<&str> {
+    records.iter().map(|r| r.entry.call.as_deref().unwrap_or_default()).collect()
+}
+
+#[rstest]
+#[tokio::test]
+async fn records_come_back_as_they_were_appended(
+    #[values(Store::Memory, Store::File, Store::FileRelaxed)] store: Store,
+) {
+    let (journal, _dir) = journal(store);
+    let (a, b) = (session("a"), Chain::Incarnation("a".into()));
+    let mut places = vec![];
+    for (kind, call) in
+        [(Kind::Intent, "c1"), (Kind::Lifecycle, ""), (Kind::Refusal, "c0"), (Kind::Outcome, "c1")]
+    {
+        places.push(journal.append(&a, 1, entry(kind, call)).await.unwrap());
+    }
+    let other = journal.append(&b, 0, entry(Kind::Refusal, "")).await.unwrap();
+    assert_eq!(other.seq, 1);
+
+    let records = journal.page(&a, 0, 1000).await.unwrap();
+    assert_eq!(records.iter().map(|r| r.seq).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    assert_eq!(calls(&records), ["c1", "", "c0", "c1"]);
+    assert_eq!(records[0].entry, entry(Kind::Intent, "c1"));
+    assert_eq!(records[0].previous, "0".repeat(64));
+    for (record, place) in records.iter().zip(&places) {
+        assert_eq!(Position { seq: record.seq, hash: record.hash.clone() }, *place);
+    }
+    for pair in records.windows(2) {
+        assert_eq!(pair[0].hash, pair[1].previous);
+    }
+    assert_eq!(journal.page(&a, 1, 2).await.unwrap(), records[1..3]);
+    assert_eq!(journal.page(&a, 4, 2).await.unwrap(), []);
+    assert_eq!(journal.page(&a, u64::MAX, 2).await.unwrap(), []);
+    assert_eq!(journal.page(&session("none"), 0, 2).await.unwrap(), []);
+    assert_eq!(journal.chains().await.unwrap().len(), 2);
+    assert_eq!(journal.verify(&a).await, Ok(4));
+    assert_eq!(journal.verify(&b).await, Ok(1));
+    assert_eq!(journal.verify(&session("none")).await, Ok(0));
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_page_has_at_most_a_thousand(#[values(Store::Memory, Store::FileRelaxed)] store: Store) {
+    let (journal, _dir) = journal(store);
+    let chain = session("a");
+    join_all((0..1100).map(|_| journal.append(&chain, 1, entry(Kind::Refusal, "")))).await;
+    assert_eq!(journal.page(&chain, 0, usize::MAX).await.unwrap().len(), 1000);
+    assert_eq!(journal.page(&chain, 1000, usize::MAX).await.unwrap().len(), 100);
+    assert_eq!(journal.verify(&chain).await, Ok(1100));
+}
+
+#[rstest]
+#[tokio::test]
+async fn the_first_outcome_of_a_call_is_the_only_one(
+    #[values(Store::Memory, Store::File)] store: Store,
+) {
+    let (journal, _dir) = journal(store);
+    let (chain, other) = (session("a"), session("b"));
+    let append = |chain, kind, call| journal.append(chain, 1, entry(kind, call));
+    assert_eq!(append(&chain, Kind::Outcome, "c1").await, Err(AppendError::NoIntent));
+    append(&chain, Kind::Intent, "c1").await.unwrap();
+    append(&chain, Kind::Intent, "c2").await.unwrap();
+    assert_eq!(append(&other, Kind::Outcome, "c1").await, Err(AppendError::NoIntent));
+    for again in [&chain, &other] {
+        let second = append(again, Kind::Intent, "c1").await;
+        assert!(matches!(second, Err(AppendError::BadEntry(_))), "{second:?}");
+    }
+    assert_eq!(calls(&journal.open_intents(&chain).await.unwrap()), ["c1", "c2"]);
+    assert_eq!(append(&chain, Kind::Outcome, "c1").await.unwrap().seq, 3);
+    assert_eq!(append(&chain, Kind::Outcome, "c1").await, Err(AppendError::AlreadyEnded));
+    assert!(matches!(append(&chain, Kind::Intent, "c1").await, Err(AppendError::BadEntry(_))));
+    assert!(matches!(append(&chain, Kind::Intent, "").await, Err(AppendError::BadEntry(_))));
+    let nothing = Entry { outcome: None, ..entry(Kind::Outcome, "c2") };
+    assert!(matches!(journal.append(&chain, 1, nothing).await, Err(AppendError::BadEntry(_))));
+    assert_eq!(calls(&journal.open_intents(&chain).await.unwrap()), ["c2"]);
+    assert_eq!(journal.open_intents(&other).await.unwrap(), []);
+    assert_eq!(journal.verify(&chain).await, Ok(3));
+}
+
+#[rstest]
+#[tokio::test]
+async fn of_many_outcomes_at_once_one_is_kept(#[values(Store::Memory, Store::File)] store: Store) {
+    let (journal, _dir) = journal(store);
+    let chain = session("a");
+    journal.append(&chain, 1, entry(Kind::Intent, "c1")).await.unwrap();
+    let ends =
+        join_all((0..20).map(|_| journal.append(&chain, 1, entry(Kind::Outcome, "c1")))).await;
+    assert_eq!(ends.iter().filter(|r| r.is_ok()).count(), 1);
+    assert_eq!(ends.iter().filter(|r| **r == Err(AppendError::AlreadyEnded)).count(), 19);
+    assert_eq!(journal.verify(&chain).await, Ok(2));
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_lower_epoch_is_fenced(#[values(Store::Memory, Store::File)] store: Store) {
+    let (journal, _dir) = journal(store);
+    let (chain, other) = (session("a"), session("b"));
+    let append = |chain, epoch| journal.append(chain, epoch, entry(Kind::Lifecycle, ""));
+    journal.raise_epoch(&chain, 3).await.unwrap();
+    journal.raise_epoch(&chain, 3).await.unwrap();
+    let fenced = |epoch, highest| AppendError::Fenced { epoch, highest };
+    assert_eq!(journal.raise_epoch(&chain, 2).await, Err(fenced(2, 3)));
+    assert_eq!(append(&chain, 2).await, Err(fenced(2, 3)));
+    append(&chain, 3).await.unwrap();
+    append(&other, 1).await.unwrap();
+    journal.raise_epoch(&chain, 4).await.unwrap();
+    assert_eq!(append(&chain, 3).await, Err(fenced(3, 4)));
+    let own = Chain::Incarnation("i".into());
+    journal.raise_epoch(&own, 5).await.unwrap();
+    append(&own, 0).await.unwrap();
+    assert_eq!(journal.verify(&chain).await, Ok(1));
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_thousand_appends_at_once_leave_no_gap(
+    #[values(Store::Memory, Store::File)] store: Store,
+) {
+    let (journal, _dir) = journal(store);
+    let tasks = (0..1000).map(|i| {
+        let journal = journal.clone();
+        tokio::spawn(async move {
+            let chain = session(&format!("s{}", i % 10));
+            (
+                chain.clone(),
+                journal.append(&chain, 1, entry(Kind::Intent, &format!("c{i}"))).await.unwrap(),
+            )
+        })
+    });
+    let mut places: HashMap<Chain, Vec<Position>> = HashMap::new();
+    for done in join_all(tasks).await {
+        let (chain, place) = done.unwrap();
+        places.entry(chain).or_default().push(place);
+    }
+    for (chain, mut places) in places {
+        places.sort_by_key(|p| p.seq);
+        assert!(places.iter().map(|p| p.seq).eq(1..=100));
+        assert_eq!(journal.verify(&chain).await, Ok(100));
+        let stored = journal.page(&chain, 0, 1000).await.unwrap();
+        assert!(stored.iter().map(|r| &r.hash).eq(places.iter().map(|p| &p.hash)));
+        assert_eq!(journal.open_intents(&chain).await.unwrap(), stored);
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_append_that_nobody_waits_for_is_written(
+    #[values(Store::Memory, Store::File)] store: Store,
+) {
+    let (journal, _dir) = journal(store);
+    let chain = session("a");
+    drop(journal.append(&chain, 1, entry(Kind::Intent, "c1")));
+    let next = journal.append(&chain, 1, entry(Kind::Outcome, "c1")).await.unwrap();
+    assert_eq!(next.seq, 2);
+}
+
+#[tokio::test]
+async fn a_broken_journal_in_memory_refuses_and_recovers() {
+    let (journal, chain) = (Memory::new(), session("a"));
+    journal.break_with(Some("disk full"));
+    let refused = journal.append(&chain, 1, entry(Kind::Refusal, "")).await;
+    assert_eq!(refused, Err(AppendError::Unavailable("disk full".into())));
+    assert!(journal.page(&chain, 0, 1).await.is_err());
+    journal.break_with(None);
+    assert_eq!(journal.append(&chain, 1, entry(Kind::Refusal, "")).await.unwrap().seq, 1);
+}
+
+#[tokio::test]
+async fn more_than_the_queue_holds_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, chain) = (open(&path(&dir)), session("a"));
+    let all =
+        join_all((0..5000).map(|_| journal.append(&chain, 1, entry(Kind::Refusal, "")))).await;
+    assert!(all.iter().all(Result::is_ok));
+    assert_eq!(journal.verify(&chain).await, Ok(5000));
+}
+
+#[tokio::test]
+async fn closing_writes_what_waits_and_reopening_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, chain) = (open(&path(&dir)), session("a"));
+    journal.raise_epoch(&chain, 7).await.unwrap();
+    for call in ["c1", "c2"] {
+        drop(journal.append(&chain, 7, entry(Kind::Intent, call)));
+    }
+    journal.close().await;
+    journal.ended().await;
+    let late = journal.append(&chain, 7, entry(Kind::Refusal, "")).await;
+    assert_eq!(late, Err(AppendError::Unavailable("the journal is closed".into())));
+
+    let journal = open(&path(&dir));
+    assert_eq!(calls(&journal.open_intents(&chain).await.unwrap()), ["c1", "c2"]);
+    let fenced = journal.append(&chain, 6, entry(Kind::Outcome, "c1")).await;
+    assert_eq!(fenced, Err(AppendError::Fenced { epoch: 6, highest: 7 }));
+    journal.append(&chain, 7, entry(Kind::Outcome, "c1")).await.unwrap();
+    assert_eq!(
+        journal.append(&chain, 7, entry(Kind::Outcome, "c1")).await,
+        Err(AppendError::AlreadyEnded)
+    );
+    assert_eq!(calls(&journal.open_intents(&chain).await.unwrap()), ["c2"]);
+    assert_eq!(journal.verify(&chain).await, Ok(3));
+}
+
+// What only a file can suffer.
+
+/// Runs the ignored test `child` of this file in a process of its own.
+fn child(what: &str, path: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.env("JOURNAL_CHILD", what).env("JOURNAL_PATH", path);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+/// What the child says, line by line; the words of the test harness left out.
+fn said(child: &mut Child) -> impl Iterator<Item = String> + use<> {
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    lines.map_while(Result::ok).filter_map(|l| l.split_once("child: ").map(|(_, l)| l.to_owned()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "started by other tests, in a process of its own"]
+async fn child() {
+    let Ok(what) = std::env::var("JOURNAL_CHILD") else { return };
+    let path = PathBuf::from(std::env::var_os("JOURNAL_PATH").unwrap());
+    let metrics = Metrics::new();
+    let say = |line: String| {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "child: {line}").unwrap();
+        out.flush().unwrap();
+    };
+    let journal = match Sqlite::open(&path, Durability::Full, &metrics) {
+        Ok(journal) => journal,
+        Err(error) => return say(error.to_string()),
+    };
+    match what.as_str() {
+        "intent" => {
+            let place = journal.append(&session("a"), 1, entry(Kind::Intent, "c1")).await.unwrap();
+            say(format!("{} {}", place.seq, place.hash));
+            std::future::pending().await
+        }
+        "load" => {
+            let tasks = (0..8).map(|task| {
+                let journal = journal.clone();
+                tokio::spawn(async move {
+                    for i in 0.. {
+                        let chain = session(&format!("s{}", task % 3));
+                        let entry = entry(Kind::Intent, &format!("c{task}-{i}"));
+                        let place = journal.append(&chain, 1, entry).await.unwrap();
+                        say(format!("{chain} {} {}", place.seq, place.hash));
+                    }
+                })
+            });
+            join_all(tasks).await;
+        }
+        "full" => full_disk(&path, &journal, &metrics).await,
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn an_intent_of_a_killed_process_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut process = child("intent", &path(&dir)).spawn().unwrap();
+    let line = said(&mut process).next().unwrap();
+    process.kill().unwrap();
+    process.wait().unwrap();
+
+    let (journal, chain) = (open(&path(&dir)), session("a"));
+    let open = journal.open_intents(&chain).await.unwrap();
+    assert_eq!(calls(&open), ["c1"]);
+    assert_eq!(format!("{} {}", open[0].seq, open[0].hash), line);
+    assert_eq!(journal.verify(&chain).await, Ok(1));
+    let mut unknown = entry(Kind::Outcome, "c1");
+    unknown.outcome = Some(Outcome::OutcomeUnknown);
+    journal.raise_epoch(&chain, 2).await.unwrap();
+    journal.append(&chain, 2, unknown).await.unwrap();
+    assert_eq!(journal.open_intents(&chain).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn whatever_was_answered_before_a_kill_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 1..=3 {
+        let path = dir.path().join(format!("{round}.db"));
+        let mut process = child("load", &path).spawn().unwrap();
+        let mut lines = said(&mut process);
+        let mut answered: Vec<String> = lines.by_ref().take(300 * round).collect();
+        process.kill().unwrap();
+        answered.extend(lines);
+        process.wait().unwrap();
+
+        let journal = open(&path);
+        let mut stored = HashMap::new();
+        for chain in journal.chains().await.unwrap() {
+            let count = journal.verify(&chain).await.unwrap();
+            for after in (0..count).step_by(1000) {
+                for record in journal.page(&chain, after, 1000).await.unwrap() {
+                    stored.insert(format!("{chain} {}", record.seq), record.hash);
+                }
+            }
+        }
+        assert!(answered.len() >= 300);
+        for line in answered.iter().filter(|l| l.split(' ').count() == 3 && l.len() > 70) {
+            let (place, hash) = line.rsplit_once(' ').unwrap();
+            assert_eq!(stored.get(place).map(String::as_str), Some(hash), "{line}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_second_process_on_the_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = open(&path(&dir));
+    let mut process = child("intent", &path(&dir)).spawn().unwrap();
+    let line = said(&mut process).next().unwrap();
+    process.wait().unwrap();
+    let name = path(&dir).display().to_string();
+    assert!(line.contains(&name) && line.contains("in use by another process"), "{line}");
+    let again = Sqlite::open(&path(&dir), Durability::Full, &Metrics::new());
+    assert!(matches!(again, Err(OpenError::Locked { .. })));
+    journal.close().await;
+    open(&path(&dir)).close().await;
+}
+
+/// A journal with three records in one chain and one in another, closed.
+async fn small(dir: &TempDir) -> PathBuf {
+    let (path, chain) = (path(dir), session("a"));
+    let journal = open(&path);
+    for (kind, call) in [(Kind::Intent, "c1"), (Kind::Intent, "c2"), (Kind::Outcome, "c1")] {
+        journal.append(&chain, 1, entry(kind, call)).await.unwrap();
+    }
+    journal.append(&session("b"), 1, entry(Kind::Refusal, "")).await.unwrap();
+    journal.close().await;
+    path
+}
+
+fn flip(path: &Path, find: &[u8], with: &[u8]) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = bytes.windows(find.len()).position(|w| w == find).unwrap();
+    bytes[at..at + with.len()].copy_from_slice(with);
+    fs::write(path, bytes).unwrap();
+}
+
+fn sql(path: &Path, sql: &str) {
+    rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
+}
+
+#[rstest]
+#[case::byte_of_an_entry(2, |p: &Path| flip(p, br#""call":"c2""#, br#""call":"cX""#))]
+#[case::byte_that_is_no_text(2, |p: &Path| flip(p, br#""call":"c2""#, b"\"call\":\"\xff\xff\""))]
+#[case::entry(1, |p: &Path| sql(p, "UPDATE records SET entry = replace(entry, 'read', 'rm') WHERE seq = 1 AND chain = 1"))]
+#[case::kind(1, |p: &Path| sql(p, "UPDATE records SET kind = 2 WHERE seq = 1 AND chain = 1"))]
+#[case::call(3, |p: &Path| sql(p, "UPDATE records SET call = 'c3' WHERE seq = 3"))]
+#[case::hash(2, |p: &Path| sql(p, "UPDATE records SET hash = zeroblob(32) WHERE seq = 2"))]
+#[case::previous(2, |p: &Path| sql(p, "UPDATE records SET previous = zeroblob(32) WHERE seq = 2"))]
+#[case::gone_in_the_middle(3, |p: &Path| sql(p, "DELETE FROM records WHERE seq = 2"))]
+#[case::gone_at_the_end(3, |p: &Path| sql(p, "DELETE FROM records WHERE seq = 3"))]
+#[tokio::test]
+async fn a_changed_record_is_found(#[case] bad: u64, #[case] change: fn(&Path)) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = small(&dir).await;
+    change(&path);
+
+    let mut text = vec![];
+    let found = tool::verify(&path, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert_eq!(found, tool::Verified { chains: 2, records: 1, bad: 1 }, "{text}");
+    assert!(
+        text.contains(&format!(
+            "session/a  BAD  record {bad} of session/a is not what was written"
+        )),
+        "{text}"
+    );
+    assert!(tool::export(&path, None, &mut vec![]).is_err());
+
+    let journal = open(&path);
+    let verified = journal.verify(&session("a")).await;
+    assert!(matches!(verified, Err(ReadError::Corrupt { seq, .. }) if seq == bad), "{verified:?}");
+    assert_eq!(journal.verify(&session("b")).await, Ok(1));
+}
+
+#[tokio::test]
+async fn the_tools_read_a_file_in_use_and_a_copy_that_cannot_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = small(&dir).await;
+    let copy = dir.path().join("copy of 100%?.db");
+    fs::copy(&path, &copy).unwrap();
+    let journal = open(&path);
+    let records = journal.page(&session("a"), 0, 10).await.unwrap();
+
+    for file in [&path, &copy] {
+        let mut text = vec![];
+        let found = tool::verify(file, &mut text).unwrap();
+        assert_eq!(found, tool::Verified { chains: 2, records: 4, bad: 0 });
+        let text = String::from_utf8(text).unwrap();
+        assert!(
+            text.starts_with(&format!("session/a  3 records  {}\n", records[2].hash)),
+            "{text}"
+        );
+        assert!(text.ends_with("2 chains, 4 records, 0 bad\n"), "{text}");
+
+        let mut lines = vec![];
+        assert_eq!(tool::export(file, Some(&session("a")), &mut lines).unwrap(), 3);
+        let lines = String::from_utf8(lines).unwrap();
+        let read = |l: &str| serde_json::from_str::<Record>(l).unwrap();
+        assert_eq!(lines.lines().map(read).collect::<Vec<_>>(), records);
+        assert!(
+            lines.starts_with(
+                r#"{"chain":"session/a","seq":1,"at":"2027-01-15T08:00:00.123456Z","kind":"Intent""#
+            ),
+            "{lines}"
+        );
+        assert_eq!(tool::export(file, None, &mut vec![]).unwrap(), 4);
+    }
+    assert!(matches!(
+        tool::verify(&dir.path().join("none"), &mut vec![]),
+        Err(tool::ToolError::Open(_))
+    ));
+}
+
+#[tokio::test]
+async fn other_files_are_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (other, text, newer) =
+        (dir.path().join("other"), dir.path().join("text"), small(&dir).await);
+    sql(&other, "CREATE TABLE t (x)");
+    fs::write(&text, "what is this?\n".repeat(100)).unwrap();
+    sql(&newer, "PRAGMA user_version = 99");
+    let open = |path: &Path| Sqlite::open(path, Durability::Full, &Metrics::new()).unwrap_err();
+    assert!(matches!(open(&other), OpenError::NotAJournal(_)));
+    assert!(matches!(open(&text), OpenError::Sqlite(_)));
+    assert!(matches!(open(&newer), OpenError::Newer { version: 99, .. }));
+    assert!(matches!(open(Path::new("/nowhere/journal.db")), OpenError::Lock { .. }));
+}
+
+#[test]
+fn a_chain_is_read_as_it_is_written() {
+    for chain in [session("a/b"), Chain::Incarnation("i".into())] {
+        assert_eq!(chain.to_string().parse(), Ok(chain));
+    }
+    assert!("session/".parse::<Chain>().is_err() && "pod/x".parse::<Chain>().is_err());
+}
+
+/// On a file system of one MiB: appends until it is full, sees refusals and what is counted, makes
+/// room, and goes on with the same journal.
+async fn full_disk(path: &Path, journal: &Sqlite, metrics: &Metrics) {
+    let filler = path.with_file_name("filler");
+    fs::write(&filler, vec![0; 300 << 10]).unwrap();
+    let chain = session("a");
+    let large = |i: usize| {
+        let mut entry = entry(Kind::Intent, &format!("c{i}"));
+        entry.message = Some("x".repeat(3000));
+        entry
+    };
+    let (mut kept, mut i) = (vec![], 0);
+    let problem = loop {
+        i += 1;
+        match journal.append(&chain, 1, large(i)).await {
+            Ok(place) => kept.push(place),
+            Err(AppendError::Unavailable(problem)) => break problem,
+            Err(other) => panic!("{other}"),
+        }
+        assert!(i < 10_000, "the disk never gets full");
+    };
+    assert!(problem.contains("full"), "{problem}");
+    let more = join_all((0..20).map(|n| journal.append(&chain, 1, large(i + 1 + n)))).await;
+    for answer in more {
+        match answer {
+            Ok(place) => kept.push(place),
+            Err(e) => assert!(matches!(e, AppendError::Unavailable(_)), "{e}"),
+        }
+    }
+    let lost = |text: String| {
+        text.lines()
+            .any(|l| l.starts_with("awaken_journal_unavailable_total ") && !l.ends_with(" 0"))
+    };
+    assert!(lost(metrics.encode()), "{}", metrics.encode());
+
+    fs::remove_file(&filler).unwrap();
+    kept.push(journal.append(&chain, 1, large(i + 100)).await.unwrap());
+    let count = journal.verify(&chain).await.unwrap();
+    let stored = journal.page(&chain, 0, 1000).await.unwrap();
+    for place in &kept {
+        assert_eq!(stored[place.seq as usize - 1].hash, place.hash);
+    }
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "child: {} {count} recovered", kept.len()).unwrap();
+}
+
+#[test]
+fn a_full_disk_is_answered_and_survived() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = r#"mount -t tmpfs -o size=1m none "$1" && shift && exec "$@""#;
+    let inside = child("full", &dir.path().join("journal.db"));
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]);
+    command.arg(dir.path()).arg(inside.get_program()).args(inside.get_args());
+    for (key, value) in inside.get_envs() {
+        command.env(key, value.unwrap());
+    }
+    let output = command.output();
+    let Ok(output) = output else {
+        return eprintln!("skipped: there is no unshare here to mount a small file system with");
+    };
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() && !out.contains("running 1 test") {
+        return eprintln!("skipped: no small file system can be mounted here: {err}");
+    }
+    assert!(output.status.success() && out.contains(" recovered"), "{out}\n{err}");
+}
