@@ -1,7 +1,8 @@
 //! A stdio server for tests that does on request what real servers do by accident.
 //!
 //! Flags, done before the first read: `--banner N` lines of text, `--notify BYTES` of
-//! notifications, `--stderr TEXT`, `--ignore-eof`. Then each method does what its arm says.
+//! notifications, `--stderr TEXT`. Later: `--slow-initialize
+//! MILLISECONDS`, `--ignore-eof`. Then each method does what its arm says.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::io::{BufRead, Write};
@@ -77,6 +78,7 @@ fn main() {
                 }
             }
             Some("initialize") => {
+                wait(value("--slow-initialize").parse().unwrap_or(0));
                 let n = INITIALIZED.fetch_add(1, Ordering::SeqCst) + 1;
                 answer(
                     id,

@@ -82,15 +82,58 @@ pub enum FrameError {
     Control(String),
 }
 
+impl Header {
+    fn write(&self, out: &mut [u8]) {
+        out[0] = self.kind as u8;
+        out[1..9].copy_from_slice(&self.epoch.to_be_bytes());
+        out[9..17].copy_from_slice(&self.sequence.to_be_bytes());
+        out[17..HEADER].copy_from_slice(&self.acknowledged.to_be_bytes());
+    }
+}
+
 /// Puts a header before a payload; copies the payload once.
 pub fn encode(header: Header, payload: &[u8]) -> Bytes {
-    let mut frame = BytesMut::with_capacity(HEADER + payload.len());
-    frame.put_u8(header.kind as u8);
-    frame.put_u64(header.epoch);
-    frame.put_u64(header.sequence);
-    frame.put_u64(header.acknowledged);
-    frame.put_slice(payload);
-    frame.freeze()
+    let mut draft = Draft::with_capacity(payload.len());
+    draft.put(payload);
+    draft.finish(header)
+}
+
+/// A frame that is written before its header is known.
+pub struct Draft(BytesMut);
+
+impl Draft {
+    /// Room for the header and so many bytes.
+    pub fn with_capacity(payload: usize) -> Self {
+        let mut bytes = BytesMut::with_capacity(HEADER + payload);
+        bytes.put_bytes(0, HEADER);
+        Self(bytes)
+    }
+
+    /// Appends to the payload.
+    pub fn put(&mut self, part: &[u8]) {
+        self.0.put_slice(part);
+    }
+
+    /// Makes the payload one line: a line break in JSON text stands between tokens, so it may
+    /// become a blank, and nobody smuggles in a second message.
+    pub fn one_line(&mut self) {
+        for byte in &mut self.0[HEADER..] {
+            if matches!(byte, b'\n' | b'\r') {
+                *byte = b' ';
+            }
+        }
+    }
+
+    /// Bytes of the payload.
+    pub fn payload_len(&self) -> usize {
+        self.0.len() - HEADER
+    }
+
+    /// Fills in the header; copies nothing.
+    pub fn finish(mut self, header: Header) -> Bytes {
+        header.write(&mut self.0[..HEADER]);
+        self.0.freeze()
+    }
 }
 
 /// Splits a binary frame into header and payload; the payload shares the frame's memory.

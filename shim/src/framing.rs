@@ -201,7 +201,7 @@ mod tests {
     #[case::nul([b"\0\0\0\n", A.as_bytes()].concat(), &["N", "M:A"])]
     #[case::long_noise([&[b'x'; 100_000][..], b"\n", A.as_bytes()].concat(), &["N", "M:A"])]
     #[case::line_separators_in_strings(
-        format!("{{\"jsonrpc\":\"2.0\",\"x\":\"a\u{2028}\u{85}b\"}}\n").into_bytes(),
+        "{\"jsonrpc\":\"2.0\",\"x\":\"a\u{2028}\u{85}b\"}\n".into(),
         &["M:{\"jsonrpc\":\"2.0\",\"x\":\"a\u{2028}\u{85}b\"}"]
     )]
     fn lines(#[case] input: Vec<u8>, #[case] expected: &[&str]) {

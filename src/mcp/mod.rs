@@ -8,6 +8,7 @@ mod body;
 pub mod client_http;
 pub mod legacy;
 pub mod server;
+pub mod client_stdio;
 pub mod wire;
 
 use bytes::Bytes;
