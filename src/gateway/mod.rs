@@ -1,1 +1,28 @@
-//! gateway
+//! The data plane: who may call what, and the one way for a call.
+//!
+//! ```text
+//!  router → auth → service → catalog → gate → journal → dispatch (a Peer) → journal → answer
+//!  index (watch) → host (stage → receipt) → catalog
+//! ```
+//!
+//! Talks MCP, creates no pod, decides nothing about generations. It meets the operator in the API
+//! server and nowhere else.
+
+pub mod answer;
+pub mod auth;
+pub mod call;
+pub mod catalog;
+pub mod config;
+pub mod handle;
+pub mod host;
+pub mod hosted;
+pub mod index;
+pub mod metrics;
+pub mod recover;
+pub mod rest;
+pub mod router;
+pub mod run;
+pub mod service;
+
+pub use config::Config;
+pub use run::{GatewayError, Journal, run};

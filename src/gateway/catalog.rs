@@ -1,0 +1,197 @@
+//! Which tools a Session offers: an immutable snapshot of its published generations under the
+//! policy as it is now, and the table that leads from a name to a tool.
+//!
+//! A [`Catalog`] is a function of (generations, policies) and never changes; [`Catalogs`] swaps
+//! one for the next. Lists and calls read the same snapshot, so they cannot disagree. A name is
+//! looked up and never split.
+
+use super::handle::{Handle, Surface, Tool};
+use crate::{
+    domain::gate::ToolSet,
+    mcp::{RawJson, server::ToolList},
+};
+use arc_swap::ArcSwap;
+use std::{
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    sync::{Arc, Mutex, PoisonError},
+};
+use tokio::sync::watch;
+
+/// The ToolSets by metadata.name of the attachment.
+pub type Policies = BTreeMap<String, Arc<ToolSet>>;
+
+/// One published generation as the catalog sees it.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// The generation.
+    pub handle: Arc<Handle>,
+    /// Its tools at the time of the snapshot.
+    pub surface: Arc<Surface>,
+    /// What the policy says of them; none denies all.
+    pub policy: Option<Arc<ToolSet>>,
+}
+
+/// What a name leads to.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// The generation and its policy.
+    pub server: &'a Server,
+    /// The tool.
+    pub tool: &'a Tool,
+}
+
+/// The tools of one endpoint.
+#[derive(Debug)]
+struct View {
+    /// Every name, shown or not: (server, tool).
+    names: HashMap<String, (usize, usize)>,
+    /// The shown ones, ready to send.
+    list: Arc<ToolList>,
+}
+
+/// An immutable snapshot.
+#[derive(Debug)]
+pub struct Catalog {
+    servers: Vec<Server>,
+    all: View,
+    single: BTreeMap<String, View>,
+    nothing: Arc<ToolList>,
+}
+
+impl Catalog {
+    /// The catalog of these generations under these policies. At most one generation of each
+    /// server counts: the newest.
+    pub fn build(published: &[Arc<Handle>], policies: &Policies) -> Self {
+        let mut newest: BTreeMap<&str, &Arc<Handle>> = BTreeMap::new();
+        for handle in published {
+            let place = newest.entry(&handle.server).or_insert(handle);
+            if place.generation < handle.generation {
+                *place = handle;
+            }
+        }
+        let servers: Vec<Server> = newest
+            .into_values()
+            .map(|handle| Server {
+                surface: handle.surface(),
+                policy: policies.get(&handle.attachment).cloned(),
+                handle: handle.clone(),
+            })
+            .collect();
+        let single = servers
+            .iter()
+            .enumerate()
+            .map(|(i, s)| {
+                let view = View::build(&servers, i..i + 1, |tool| (&tool.name, &tool.own));
+                (s.handle.server.clone(), view)
+            })
+            .collect();
+        let all = View::build(&servers, 0..servers.len(), |tool| (&tool.id, &tool.aggregated));
+        Self { servers, all, single, nothing: Arc::new(ToolList::new([])) }
+    }
+
+    fn view(&self, server: Option<&str>) -> Option<&View> {
+        match server {
+            None => Some(&self.all),
+            Some(name) => self.single.get(name),
+        }
+    }
+
+    /// What a name leads to on an endpoint, whether or not the policy shows it.
+    pub fn find(&self, server: Option<&str>, name: &str) -> Option<Found<'_>> {
+        let (server, tool) = *self.view(server)?.names.get(name)?;
+        let server = &self.servers[server];
+        Some(Found { server, tool: &server.surface.tools[tool] })
+    }
+
+    /// What the policy shows on an endpoint; nothing for a server that is not there.
+    pub fn list(&self, server: Option<&str>) -> &Arc<ToolList> {
+        self.view(server).map_or(&self.nothing, |view| &view.list)
+    }
+}
+
+impl View {
+    fn build(
+        servers: &[Server],
+        range: std::ops::Range<usize>,
+        face: fn(&Tool) -> (&String, &RawJson),
+    ) -> Self {
+        let (mut names, mut shown) = (HashMap::new(), vec![]);
+        for s in range {
+            let server = &servers[s];
+            for (t, tool) in server.surface.tools.iter().enumerate() {
+                let (name, text) = face(tool);
+                // the first of two equal names counts, on the list and for calls
+                let Entry::Vacant(free) = names.entry(name.clone()) else { continue };
+                free.insert((s, t));
+                if server.policy.as_ref().is_some_and(|p| p.shows(&tool.name)) {
+                    shown.push((name.as_str(), text));
+                }
+            }
+        }
+        let list = Arc::new(ToolList::new(shown));
+        Self { names, list }
+    }
+}
+
+/// The current catalog of one Session. Every change is one swap.
+#[derive(Debug)]
+pub struct Catalogs {
+    inputs: Mutex<Inputs>,
+    current: ArcSwap<Catalog>,
+    version: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Inputs {
+    published: Vec<Arc<Handle>>,
+    policies: Arc<Policies>,
+}
+
+impl Catalogs {
+    /// An empty catalog under the policies.
+    pub fn new(policies: Arc<Policies>) -> Self {
+        let empty = Catalog::build(&[], &policies);
+        Self {
+            inputs: Mutex::new(Inputs { published: vec![], policies }),
+            current: ArcSwap::from_pointee(empty),
+            version: watch::Sender::new(0),
+        }
+    }
+
+    /// The catalog as it is now.
+    pub fn load(&self) -> Arc<Catalog> {
+        self.current.load_full()
+    }
+
+    /// Puts generations in and takes others out, in one step.
+    pub fn swap(&self, put: &[Arc<Handle>], take: &[i64]) {
+        self.change(|inputs| {
+            inputs.published.retain(|h| {
+                !take.contains(&h.generation) && put.iter().all(|p| p.generation != h.generation)
+            });
+            inputs.published.extend(put.iter().cloned());
+        });
+    }
+
+    /// The policy is another one from here on.
+    pub fn set_policies(&self, policies: Arc<Policies>) {
+        self.change(|inputs| inputs.policies = policies);
+    }
+
+    /// A server lists other tools.
+    pub fn refresh(&self) {
+        self.change(|_| ());
+    }
+
+    /// Counts up after each change.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Inputs)) {
+        let mut inputs = self.inputs.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut inputs);
+        self.current.store(Arc::new(Catalog::build(&inputs.published, &inputs.policies)));
+        self.version.send_modify(|version| *version += 1);
+    }
+}

@@ -1,0 +1,312 @@
+//! A live generation: its connection, its tools, its limits, and what is in flight on it.
+//!
+//! A handle outlives its place in the catalog: calls that began keep theirs until they end or
+//! `cut` ends them. It decides nothing and writes nothing.
+
+use crate::{
+    domain::{
+        canonical,
+        identity::tool_id,
+        lifecycle::{Generation, Limits, Target},
+        redact::Redactor,
+    },
+    mcp::{Peer, RawJson, legacy::ToolListing},
+};
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+/// How long calls that were cut may take to put their outcome on record.
+pub const CUT_LIMIT: Duration = Duration::from_secs(5);
+
+/// One tool of one generation.
+#[derive(Clone, Debug)]
+pub struct Tool {
+    /// The server's own name.
+    pub name: String,
+    /// The name on the aggregated endpoint.
+    pub id: String,
+    /// Digest of the definition as the server gave it.
+    pub digest: String,
+    /// The definition as the server gave it.
+    pub own: RawJson,
+    /// The same under the aggregated name.
+    pub aggregated: RawJson,
+}
+
+/// The tools of one generation, in the server's order.
+#[derive(Clone, Debug, Default)]
+pub struct Surface {
+    /// The tools.
+    pub tools: Vec<Tool>,
+    /// Digest over all of them.
+    pub digest: String,
+}
+
+impl Surface {
+    /// The tools of a server as it listed them. The list was judged before: each definition is an
+    /// object with one `name`, and no two share one.
+    pub fn new(server: &str, listing: ToolListing) -> Self {
+        let digest = listing.digest();
+        let tools = listing.tools.into_iter().filter_map(|tool| {
+            let id = tool_id(server, &tool.name);
+            let aggregated = renamed(&tool.definition, &id)?;
+            let digest = canonical::digest(tool.definition.bytes());
+            Some(Tool { name: tool.name, id, digest, own: tool.definition, aggregated })
+        });
+        Self { tools: tools.collect(), digest }
+    }
+}
+
+/// The definition with another `name`; every other byte stays.
+fn renamed(own: &RawJson, id: &str) -> Option<RawJson> {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        name: &'a RawValue,
+    }
+    let text = own.as_str();
+    let named: Named<'_> = serde_json::from_str(text).ok()?;
+    let start = named.name.get().as_ptr() as usize - text.as_ptr() as usize;
+    let end = start + named.name.get().len();
+    let quoted = serde_json::to_string(id).ok()?;
+    let out = [&text[..start], &quoted, &text[end..]].concat();
+    Some(RawJson::parse(Bytes::from(out)).expect("a spliced string keeps the text valid"))
+}
+
+/// Why a call has no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPlace {
+    /// As many as allowed are in flight.
+    Full,
+    /// The generation takes no call any more; a newer catalog names its successor.
+    Draining,
+}
+
+/// Makes a connection anew when the server forgot its MCP session.
+pub trait Renew: Send + Sync + 'static {
+    /// One fresh handshake with the same server.
+    fn renew(&self) -> BoxFuture<'_, Option<(Arc<dyn Peer>, Surface)>>;
+
+    /// Told when the new connection is in place.
+    fn renewed(&self);
+}
+
+/// A live generation.
+pub struct Handle {
+    /// The generation's number.
+    pub generation: i64,
+    /// metadata.name of the attachment.
+    pub attachment: String,
+    /// UID of the attachment.
+    pub attachment_uid: String,
+    /// The server's name in tool ids.
+    pub server: String,
+    /// The exact target, as records name it.
+    pub target: String,
+    /// The credential by reference, `secret/key`.
+    pub credential: Option<String>,
+    /// The generation's limits.
+    pub limits: Limits,
+    /// Takes what is secret out of records.
+    pub redactor: Arc<Redactor>,
+    peer: ArcSwap<Link>,
+    surface: ArcSwap<Surface>,
+    renew: Arc<dyn Renew>,
+    renewing: Mutex<()>,
+    permits: Arc<Semaphore>,
+    capacity: u32,
+    draining: AtomicBool,
+    cut: CancellationToken,
+}
+
+struct Link(Arc<dyn Peer>);
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Handle({}#{})", self.attachment, self.generation)
+    }
+}
+
+impl Handle {
+    /// A handle over a connection that was proven by a handshake.
+    pub fn new(
+        generation: &Generation,
+        peer: Arc<dyn Peer>,
+        surface: Surface,
+        redactor: Redactor,
+        renew: Arc<dyn Renew>,
+    ) -> Self {
+        let capacity = u32::try_from(generation.limits.max_concurrent_calls.max(1)).unwrap_or(1024);
+        Self {
+            generation: generation.generation,
+            attachment: generation.attachment.clone(),
+            attachment_uid: generation.attachment_uid.clone(),
+            server: generation.server.clone(),
+            target: target_text(&generation.target),
+            credential: match &generation.target {
+                Target::Http(http) => {
+                    http.credential.as_ref().map(|c| format!("{}/{}", c.secret, c.key))
+                }
+                Target::SandboxStdio(_) => None,
+            },
+            limits: generation.limits.clone(),
+            redactor: Arc::new(redactor),
+            peer: ArcSwap::from_pointee(Link(peer)),
+            surface: ArcSwap::from_pointee(surface),
+            renew,
+            renewing: Mutex::new(()),
+            permits: Arc::new(Semaphore::new(capacity as usize)),
+            capacity,
+            draining: AtomicBool::new(false),
+            cut: CancellationToken::new(),
+        }
+    }
+
+    /// The connection as it is now.
+    pub fn peer(&self) -> Arc<dyn Peer> {
+        self.peer.load().0.clone()
+    }
+
+    /// The tools as they are now.
+    pub fn surface(&self) -> Arc<Surface> {
+        self.surface.load_full()
+    }
+
+    /// A connection in place of one whose MCP session the server forgot. Many callers cause one
+    /// handshake. None if it does not work.
+    pub async fn renewed(&self, forgotten: &Arc<dyn Peer>) -> Option<Arc<dyn Peer>> {
+        let _one = self.renewing.lock().await;
+        let present = self.peer();
+        if !Arc::ptr_eq(&present, forgotten) {
+            return Some(present);
+        }
+        let (peer, surface) = self.renew.renew().await?;
+        self.peer.store(Arc::new(Link(peer.clone())));
+        self.surface.store(Arc::new(surface));
+        forgotten.close().await;
+        self.renew.renewed();
+        Some(peer)
+    }
+
+    /// The server listed other tools.
+    pub fn relisted(&self, surface: Surface) {
+        self.surface.store(Arc::new(surface));
+    }
+
+    /// A place for one call.
+    ///
+    /// # Errors
+    /// When as many as allowed are in flight, or when the generation takes no call any more.
+    pub fn admit(&self) -> Result<OwnedSemaphorePermit, NoPlace> {
+        if self.draining.load(Ordering::Acquire) {
+            return Err(NoPlace::Draining);
+        }
+        self.permits.clone().try_acquire_owned().map_err(|_| {
+            // drain may have taken the places between the two looks
+            if self.draining.load(Ordering::Acquire) { NoPlace::Draining } else { NoPlace::Full }
+        })
+    }
+
+    /// Calls in flight.
+    pub fn in_flight(&self) -> u32 {
+        let free = u32::try_from(self.permits.available_permits()).unwrap_or(self.capacity);
+        self.capacity.saturating_sub(free)
+    }
+
+    /// Cancelled when calls in flight end as `OutcomeUnknown`.
+    pub fn cut(&self) -> &CancellationToken {
+        &self.cut
+    }
+
+    /// Waits until nothing is in flight, at most for `limit`, then cuts what still is and waits
+    /// until that is on record, at most for [`CUT_LIMIT`]. Gives how many calls were cut. Takes no
+    /// new call from the start.
+    pub async fn drain(&self, limit: Duration) -> u32 {
+        self.draining.store(true, Ordering::Release);
+        if self.idle(limit).await {
+            return 0;
+        }
+        let cut = self.in_flight();
+        self.cut.cancel();
+        self.idle(CUT_LIMIT).await;
+        cut
+    }
+
+    async fn idle(&self, limit: Duration) -> bool {
+        let all = self.permits.acquire_many(self.capacity);
+        tokio::time::timeout(limit, all).await.is_ok()
+    }
+
+    /// How long one call may take.
+    pub fn call_timeout(&self) -> Duration {
+        Duration::from_millis(self.limits.call_timeout_ms.max(1).unsigned_abs())
+    }
+
+    /// How long calls in flight may still run when the generation drains.
+    pub fn drain_timeout(&self) -> Duration {
+        Duration::from_millis(self.limits.drain_timeout_ms.max(0).unsigned_abs())
+    }
+}
+
+/// The exact target, as records name it: the URL, or `stdio:pod/uid`.
+pub fn target_text(target: &Target) -> String {
+    match target {
+        Target::Http(http) => http.url.clone(),
+        Target::SandboxStdio(pod) => {
+            format!("stdio:{}/{}", pod.name, pod.uid.as_deref().unwrap_or_default())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::legacy;
+
+    fn listing(tools: &[(&str, &str)]) -> ToolListing {
+        let tool = |(name, text): &(&str, &str)| {
+            let definition = RawJson::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap();
+            legacy::Tool { name: (*name).to_owned(), definition }
+        };
+        ToolListing { tools: tools.iter().map(tool).collect(), ..ToolListing::default() }
+    }
+
+    #[test]
+    fn a_renamed_definition_keeps_every_other_byte() {
+        let own = r#"{ "x":12345678901234567890123, "name" : "re\u0061d","z":{"name":"in"},"é":1e2}"#;
+        let surface = Surface::new("files", listing(&[("read", own)]));
+        assert_eq!(
+            surface.tools[0].aggregated.as_str(),
+            r#"{ "x":12345678901234567890123, "name" : "mcp__files__read","z":{"name":"in"},"é":1e2}"#
+        );
+        assert_eq!(surface.tools[0].own.as_str(), own);
+    }
+
+    #[test]
+    fn a_definition_that_names_itself_twice_is_not_offered() {
+        let two = r#"{"name":"a","name":"b"}"#;
+        let surface = Surface::new("s", listing(&[("a", two), ("c", r#"{"name":"c"}"#)]));
+        let names: Vec<_> = surface.tools.iter().map(|t| &*t.name).collect();
+        assert_eq!(names, ["c"]);
+    }
+
+    #[test]
+    fn the_digest_follows_every_definition() {
+        let of = |text: &str| Surface::new("s", listing(&[("t", text)]));
+        let (one, two) = (of(r#"{"name":"t"}"#), of(r#"{"name":"t","description":"another"}"#));
+        assert_ne!(one.digest, two.digest);
+        assert_ne!(one.tools[0].digest, two.tools[0].digest);
+    }
+}

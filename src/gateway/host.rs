@@ -1,0 +1,386 @@
+//! Does what the operator's stages ask, and answers each with a receipt.
+//!
+//! ```text
+//!  index ─Session─► plan ─► Realize: task (connect, handshake, again) ─┐
+//!                        ├► Publish ┐ one swap of                      ├─News─► receipts ─► outbox
+//!                        └► Drain   ┘ the catalog ─► task (wait, cut) ─┘
+//! ```
+//!
+//! One loop owns everything here; tasks tell it what happened. Before anything else for a Session
+//! its journal epoch is raised and calls that an earlier host left open are ended. It never decides
+//! about a call.
+
+pub mod cluster;
+pub mod outbox;
+pub mod plan;
+pub mod post;
+pub mod realize;
+mod record;
+pub mod connect;
+mod tasks;
+pub mod watchdog;
+
+use super::{
+    hosted::{Hosted, Sessions},
+    index::{self, Change, Seat, SessionView},
+    metrics::GatewayMetrics,
+};
+use crate::{
+    domain::{
+        Clock,
+        identity::SessionKey,
+        lifecycle::{Evidence, StageKind, Verdict},
+        reason::Reason,
+    },
+    journal::{Append, Read},
+};
+use cluster::Cluster;
+use plan::{Deed, plan};
+use post::Post;
+use realize::{Backoff, Failure, Note, Realized, Realizer};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::Duration,
+};
+use tasks::Outlet;
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use watchdog::{Ears, Pings};
+
+/// What the host works with.
+#[derive(Clone)]
+pub struct Parts {
+    /// Name of this gateway: of its pod and its Lease.
+    pub gateway: String,
+    /// This start of it.
+    pub incarnation: String,
+    /// What the API server says.
+    pub index: index::Shared,
+    /// What requests read.
+    pub sessions: Sessions,
+    /// Brings generations up.
+    pub realizer: Arc<dyn Realizer>,
+    /// Writes receipts and events.
+    pub cluster: Arc<dyn Cluster>,
+    /// The journal, to write.
+    pub append: Arc<dyn Append>,
+    /// The journal, to read.
+    pub read: Arc<dyn Read>,
+    /// The time for receipts and records.
+    pub clock: Arc<dyn Clock>,
+    /// Counters.
+    pub metrics: GatewayMetrics,
+    /// Delays between tries.
+    pub backoff: Backoff,
+    /// How long a generation that was Active before a take-over is tried before it counts as lost.
+    pub patience: Duration,
+    /// Pings of idle servers.
+    pub pings: Pings,
+}
+
+/// What happened to a Session's generation, told to the loop.
+pub(super) enum News {
+    Taken,
+    Failed { fingerprint: String, failure: Failure, last: bool },
+    Proven { fingerprint: String, realized: Box<Realized>, ears: Arc<Ears> },
+    Drained { fingerprint: String, in_flight: u32, cut: u32 },
+    Lost(Failure),
+    Relisted(Option<Evidence>),
+    Noticed(Note),
+}
+
+/// What the loop takes in.
+pub(super) enum Input {
+    Session(SessionKey),
+    About { key: SessionKey, epoch: i64, generation: i64, news: News },
+}
+
+/// The loop.
+pub struct Host {
+    parts: Parts,
+    posts: HashMap<SessionKey, Post>,
+    inbox: mpsc::UnboundedReceiver<Input>,
+    outlet: Outlet,
+    tasks: TaskTracker,
+}
+
+/// Feeds the loop with changes of the index, and the catalogs with changes of policy.
+#[derive(Clone)]
+pub struct Feeder {
+    sessions: Sessions,
+    index: index::Shared,
+    inbox: mpsc::UnboundedSender<Input>,
+}
+
+impl Feeder {
+    /// Takes a change. A changed policy holds when this returns.
+    pub fn take(&self, change: Change) {
+        match change {
+            // the receiver is gone only when the gateway stops
+            Change::Session(key) => drop(self.inbox.send(Input::Session(key))),
+            Change::Policies(keys) => {
+                let snapshot = self.index.load();
+                for key in keys {
+                    if let (Some(hosted), Some(view)) =
+                        (self.sessions.get(&key), snapshot.session(&key))
+                    {
+                        hosted.catalogs.set_policies(snapshot.policies(view));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Host {
+    /// A host with nothing to do yet, and what feeds it.
+    pub fn new(parts: Parts) -> (Self, Feeder) {
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let feeder = Feeder {
+            sessions: parts.sessions.clone(),
+            index: parts.index.clone(),
+            inbox: sender.clone(),
+        };
+        let (tasks, posts) = (TaskTracker::new(), HashMap::new());
+        (Self { parts, posts, inbox, outlet: Outlet(sender), tasks }, feeder)
+    }
+
+    /// Works until `stop`, then ends every task and connection of its own. Calls in flight must
+    /// have ended before.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let input = tokio::select! {
+                () = stop.cancelled() => break,
+                input = self.inbox.recv() => input,
+            };
+            match input {
+                None => break,
+                Some(Input::Session(key)) => self.session(&key),
+                Some(Input::About { key, epoch, generation, news }) => {
+                    let current = self.posts.get(&key).is_some_and(|p| p.seat.epoch == epoch);
+                    if current {
+                        self.news(&key, generation, news);
+                    }
+                }
+            }
+            self.parts.metrics.sessions.set(i64::try_from(self.posts.len()).unwrap_or(i64::MAX));
+        }
+        let keys: Vec<_> = self.posts.keys().cloned().collect();
+        for key in keys {
+            self.leave(&key);
+        }
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// A Session was written, or is gone.
+    fn session(&mut self, key: &SessionKey) {
+        let snapshot = self.parts.index.load_full();
+        let ours = |view: &Arc<SessionView>| {
+            let seat = view.seat.clone()?;
+            let here = seat.gateway == self.parts.gateway
+                && seat.incarnation == self.parts.incarnation;
+            here.then(|| (view.clone(), seat))
+        };
+        let Some((view, seat)) = snapshot.session(key).and_then(ours) else {
+            return self.leave(key);
+        };
+        let same = |p: &Post| p.view.uid == view.uid && p.seat == seat;
+        if !self.posts.get(key).is_some_and(same) {
+            self.leave(key);
+            self.take_over(view, seat);
+            return;
+        }
+        if let Some(post) = self.posts.get_mut(key) {
+            post.view = view;
+        }
+        self.act(key);
+    }
+
+    fn take_over(&mut self, view: Arc<SessionView>, seat: Seat) {
+        let policies = self.parts.index.load().policies(&view);
+        let hosted = Hosted::new(view.key.clone(), view.uid.clone(), seat.epoch, policies);
+        let hosted = Arc::new(hosted);
+        self.parts.sessions.put(hosted.clone());
+        // a policy that changed since it was read reaches only what is in the table
+        hosted.catalogs.set_policies(self.parts.index.load().policies(&view));
+        let post = Post::new(hosted, view, seat);
+        tracing::info!(session = %post.view.key, epoch = post.seat.epoch, "taking over");
+        self.tasks.spawn(tasks::take_over(self.parts.clone(), self.outlet.clone(), &post));
+        self.tasks.spawn(tasks::write_receipts(&self.parts, &post));
+        self.posts.insert(post.view.key.clone(), post);
+    }
+
+    /// Another gateway has it now, or it is gone.
+    fn leave(&mut self, key: &SessionKey) {
+        let Some(post) = self.posts.remove(key) else { return };
+        tracing::info!(session = %key, epoch = post.seat.epoch, "leaving");
+        self.parts.sessions.remove(key);
+        post.hosted.set_open(false);
+        post.hosted.left().cancel();
+        post.stop.cancel();
+        for unit in post.units.into_values() {
+            self.tasks.spawn(tasks::end(unit));
+        }
+    }
+
+    /// Does what the stored Session asks for and was not done yet.
+    fn act(&mut self, key: &SessionKey) {
+        let Some(post) = self.posts.get_mut(key).filter(|p| p.taken) else { return };
+        let now = self.parts.clock.now();
+        let plan = plan(&post.view, &post.seat, &post.acted());
+        if plan.ignored > 0 {
+            tracing::warn!(session = %key, ignored = plan.ignored, "stages that are not for this host");
+        }
+        let (mut put, mut take) = (vec![], vec![]);
+        for deed in plan.deeds {
+            match deed {
+                Deed::Forget(n) | Deed::Stop(n) => {
+                    take.push(n);
+                    if matches!(deed, Deed::Forget(_)) {
+                        post.outbox.remove(n);
+                    }
+                    let Some(unit) = post.units.remove(&n) else { continue };
+                    unit.stop.cancel();
+                    self.tasks.spawn(tasks::end(unit));
+                }
+                Deed::Realize(n) => {
+                    let Some(unit) = post.restart(n) else { continue };
+                    let old = unit.handle.take();
+                    self.tasks.spawn(tasks::close(old));
+                    self.tasks.spawn(tasks::realize(&self.parts, &self.outlet, post, n, None));
+                }
+                Deed::Publish(n) => match post.publishable(n) {
+                    Ok(Some(handle)) => put.push(handle),
+                    Ok(None) => {
+                        let patience = Some(self.parts.patience);
+                        let task = tasks::realize(&self.parts, &self.outlet, post, n, patience);
+                        self.tasks.spawn(task);
+                    }
+                    Err(failure) => {
+                        post.answer(n, Verdict::Failed, Evidence::default(), Some(&failure), now);
+                    }
+                },
+                Deed::Drain(n) => {
+                    take.push(n);
+                    if let Some(task) = tasks::drain(&self.outlet, post, n) {
+                        self.tasks.spawn(task);
+                    }
+                }
+            }
+        }
+        self.swap(key, &put, &take);
+    }
+
+    /// Puts in and takes out in one step, and answers for what was put in.
+    fn swap(&mut self, key: &SessionKey, put: &[Arc<super::handle::Handle>], take: &[i64]) {
+        let Some(post) = self.posts.get_mut(key) else { return };
+        if !put.is_empty() || !take.is_empty() {
+            post.hosted.catalogs.swap(put, take);
+        }
+        for n in put.iter().map(|h| h.generation) {
+            let Some(unit) = post.units.get_mut(&n) else { continue };
+            unit.published = true;
+            let evidence = unit.evidence.clone();
+            post.answer(n, Verdict::Done, evidence, None, self.parts.clock.now());
+            self.tasks.spawn(record::lifecycle(&self.parts, post, n, "published"));
+        }
+        post.settle();
+    }
+
+    fn news(&mut self, key: &SessionKey, n: i64, news: News) {
+        let Some(post) = self.posts.get_mut(key) else { return };
+        let now = self.parts.clock.now();
+        match news {
+            News::Taken => {
+                post.taken = true;
+                self.act(key);
+            }
+            News::Failed { fingerprint, failure, last } => {
+                let Some(unit) = post.doing(n, &fingerprint) else { return };
+                tracing::info!(session = %key, generation = n, attachment = unit.generation.attachment, %failure, last, "not proven");
+                if last {
+                    unit.lost = Some(failure.clone());
+                    self.parts.metrics.generation_failed(failure.reason);
+                }
+                // a generation that serves again after a take-over fails once, not at each try
+                if last || unit.kind() == Some(StageKind::Realize) {
+                    post.answer(n, Verdict::Failed, Evidence::default(), Some(&failure), now);
+                }
+                post.settle();
+            }
+            News::Proven { fingerprint, realized, ears } => {
+                let Some(unit) = post.doing(n, &fingerprint) else {
+                    self.tasks.spawn(async move { realized.peer.close().await });
+                    return;
+                };
+                let publish = unit.kind() == Some(StageKind::Publish);
+                let task = tasks::adopt(&self.parts, &self.outlet, post, n, *realized, ears);
+                self.tasks.spawn(task);
+                let Some(unit) = post.units.get(&n) else { return };
+                let (handle, evidence) = (unit.handle.clone(), unit.evidence.clone());
+                if publish {
+                    self.swap(key, handle.as_slice(), &[]);
+                } else {
+                    post.answer(n, Verdict::Done, evidence, None, now);
+                }
+            }
+            News::Drained { fingerprint, in_flight, cut } => {
+                let Some(unit) = post.doing(n, &fingerprint) else { return };
+                unit.handle = None;
+                let evidence = Evidence {
+                    in_flight: Some(in_flight.into()),
+                    cut: Some(cut.into()),
+                    ..Evidence::default()
+                };
+                let cut = (cut > 0).then(|| {
+                    Failure::new(Reason::DrainTimeout, format!("{cut} calls were cut"))
+                });
+                post.answer(n, Verdict::Done, evidence, cut.as_ref(), now);
+                self.tasks.spawn(record::lifecycle(&self.parts, post, n, "drained"));
+            }
+            News::Lost(failure) => self.lost(key, n, failure),
+            News::Relisted(evidence) => {
+                let Some(unit) = post.units.get_mut(&n) else { return };
+                if let Some(evidence) = evidence {
+                    unit.evidence = evidence;
+                }
+                let (published, evidence) = (unit.published, unit.evidence.clone());
+                post.hosted.catalogs.refresh();
+                if published {
+                    post.answer(n, Verdict::Done, evidence, None, now);
+                }
+            }
+            News::Noticed(note) => self.notice(key, n, note),
+        }
+    }
+
+    /// A live server is gone: out of the catalog at once.
+    fn lost(&mut self, key: &SessionKey, n: i64, failure: Failure) {
+        let Some(post) = self.posts.get_mut(key) else { return };
+        let Some(unit) = post.units.get_mut(&n) else { return };
+        if unit.lost.is_some() || unit.kind() == Some(StageKind::Drain) {
+            return;
+        }
+        tracing::warn!(session = %key, generation = n, attachment = unit.generation.attachment, %failure, "lost");
+        self.parts.metrics.generation_failed(failure.reason);
+        unit.lost = Some(failure.clone());
+        if std::mem::take(&mut unit.published) {
+            let evidence = unit.evidence.clone();
+            post.hosted.catalogs.swap(&[], &[n]);
+            post.answer(n, Verdict::Lost, evidence, Some(&failure), self.parts.clock.now());
+            self.tasks.spawn(record::lifecycle(&self.parts, post, n, "lost"));
+        }
+        post.settle();
+    }
+
+    fn notice(&mut self, key: &SessionKey, n: i64, note: Note) {
+        let Some(post) = self.posts.get(key) else { return };
+        let Some(unit) = post.units.get(&n) else { return };
+        let names = (unit.generation.attachment.clone(), unit.generation.attachment_uid.clone());
+        let (cluster, view) = (self.parts.cluster.clone(), post.view.clone());
+        self.tasks.spawn(async move { cluster.event(&view, (&names.0, &names.1), note).await });
+    }
+}
+

@@ -1,0 +1,143 @@
+//! The receipts of one Session on their way to the API server: collected for a moment, written
+//! with resourceVersion, written again after a conflict. Nothing else writes them.
+
+use super::cluster::{Cluster, ClusterError};
+use crate::{
+    domain::lifecycle::{Receipt, Verdict},
+    gateway::{
+        host::realize::Backoff,
+        index::{self, SessionView},
+        metrics::GatewayMetrics,
+    },
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// How long receipts are collected before they are written.
+const COLLECT: Duration = Duration::from_millis(20);
+/// The shortest time between two writes for one Session.
+const PAUSE: Duration = Duration::from_millis(80);
+
+/// The receipts that should stand in the Session.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    receipts: Mutex<BTreeMap<i64, Receipt>>,
+    changed: Notify,
+}
+
+impl Outbox {
+    /// Puts a receipt in place of an older one of the same generation. A failure that says the
+    /// same as the one before is not written again.
+    pub fn put(&self, receipt: Receipt) {
+        let mut all = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = all.get(&receipt.generation).is_some_and(|old| {
+            old.verdict == Verdict::Failed
+                && receipt.verdict == Verdict::Failed
+                && old.fingerprint == receipt.fingerprint
+                && old.reason == receipt.reason
+        });
+        if !same {
+            all.insert(receipt.generation, receipt);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Forgets the receipt of a generation that is gone.
+    pub fn remove(&self, generation: i64) {
+        let mut all = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(&generation);
+        self.changed.notify_one();
+    }
+
+    /// The receipt of a generation.
+    pub fn get(&self, generation: i64) -> Option<Receipt> {
+        self.receipts.lock().unwrap_or_else(PoisonError::into_inner).get(&generation).cloned()
+    }
+
+    /// What should stand in the Session: ours, and older ones of generations that still exist.
+    fn wanted(&self, view: &SessionView) -> Vec<Receipt> {
+        let ours = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = view.receipts.iter().map(|r| (r.generation, r));
+        let all: BTreeMap<i64, &Receipt> = old.chain(ours.iter().map(|(n, r)| (*n, r))).collect();
+        let exists = |n: i64| view.generations.iter().any(|g| g.generation == n);
+        all.into_iter().filter(|(n, _)| exists(*n)).map(|(_, r)| r.clone()).collect()
+    }
+}
+
+/// Writes what is in the outbox until `stop`, as long as the Session is ours.
+pub async fn run(
+    outbox: Arc<Outbox>,
+    ours: SessionView,
+    (index, cluster): (index::Shared, Arc<dyn Cluster>),
+    metrics: GatewayMetrics,
+    stop: CancellationToken,
+) {
+    let mut latest = ours.clone();
+    let mut base = String::new();
+    let backoff = Backoff::default();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = outbox.changed.notified() => tokio::time::sleep(COLLECT).await,
+        }
+        let mut failures = 0;
+        loop {
+            // our own last write is newer than an index that has not moved since
+            match index.load().session(&ours.key) {
+                Some(view) if view.resource_version != base => latest = SessionView::clone(view),
+                _ => {}
+            }
+            match write(&outbox, &ours, &latest, &*cluster, &metrics).await {
+                Ok(None) => break,
+                Ok(Some(written)) => {
+                    base = std::mem::replace(&mut latest, written).resource_version;
+                    break;
+                }
+                Err(ClusterError::Conflict) if failures == 0 => {
+                    if let Ok(fresh) = cluster.session(&ours.key).await {
+                        base = latest.resource_version.clone();
+                        latest = fresh;
+                    }
+                }
+                Err(ClusterError::Conflict) => base = String::new(),
+                Err(ClusterError::NotFound) => return,
+                Err(ClusterError::Other(error)) => {
+                    tracing::warn!(session = %ours.key, error, "receipts were not written; trying again");
+                }
+            }
+            failures += 1;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(if failures == 1 { Duration::ZERO } else { backoff.after(failures) }) => {}
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(PAUSE) => {}
+        }
+    }
+}
+
+async fn write(
+    outbox: &Outbox,
+    ours: &SessionView,
+    latest: &SessionView,
+    cluster: &dyn Cluster,
+    metrics: &GatewayMetrics,
+) -> Result<Option<SessionView>, ClusterError> {
+    if latest.uid != ours.uid || latest.seat != ours.seat {
+        return Ok(None);
+    }
+    let wanted = outbox.wanted(latest);
+    if wanted == latest.receipts {
+        return Ok(None);
+    }
+    let written = cluster.write_receipts(latest, &wanted).await?;
+    metrics.receipts.inc();
+    Ok(Some(written))
+}

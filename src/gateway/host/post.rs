@@ -1,0 +1,175 @@
+//! One Session at this gateway, under one epoch: its generations, and its receipts on the way.
+
+use super::{
+    outbox::Outbox,
+    realize::Failure,
+};
+use crate::{
+    api::condition::bounded,
+    domain::lifecycle::{Evidence, Generation, Receipt, Stage, StageKind, State, Verdict},
+    gateway::{handle::Handle, hosted::Hosted, index::{Seat, SessionView}},
+};
+use jiff::Timestamp;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+use tokio_util::sync::CancellationToken;
+
+/// A Session that the operator placed here.
+pub struct Post {
+    /// What requests see of it.
+    pub hosted: Arc<Hosted>,
+    /// As it was stored last.
+    pub view: Arc<SessionView>,
+    /// The seat under which it was taken over.
+    pub seat: Seat,
+    /// Whether the epoch is raised and open calls are ended.
+    pub taken: bool,
+    /// Generations that were Active before the take-over and are not yet published or given up:
+    /// until then requests are answered 503.
+    pub awaiting: BTreeSet<i64>,
+    /// The generations.
+    pub units: BTreeMap<i64, Unit>,
+    /// The receipts.
+    pub outbox: Arc<Outbox>,
+    /// Ends everything that goes on for it.
+    pub stop: CancellationToken,
+}
+
+/// One generation.
+pub struct Unit {
+    /// As it was stored when its stage was acted on.
+    pub generation: Generation,
+    /// The stage that was acted on last; none if it was stopped.
+    pub stage: Option<Stage>,
+    /// The live server.
+    pub handle: Option<Arc<Handle>>,
+    /// What the handshake proved.
+    pub evidence: Evidence,
+    /// Whether it is in the catalog.
+    pub published: bool,
+    /// Why the server is gone.
+    pub lost: Option<Failure>,
+    /// Ends what goes on for it.
+    pub stop: CancellationToken,
+}
+
+impl Post {
+    /// A Session that was just placed here. What is Active in it was so before.
+    pub fn new(hosted: Arc<Hosted>, view: Arc<SessionView>, seat: Seat) -> Self {
+        let active = view.generations.iter().filter(|g| g.state == State::Active);
+        Self {
+            awaiting: active.map(|g| g.generation).collect(),
+            hosted,
+            seat,
+            taken: false,
+            units: BTreeMap::new(),
+            outbox: Arc::new(Outbox::default()),
+            stop: CancellationToken::new(),
+            view,
+        }
+    }
+
+    /// The fingerprint that each generation was acted on with.
+    pub fn acted(&self) -> BTreeMap<i64, String> {
+        let print = |u: &Unit| u.stage.as_ref().map(|s| s.fingerprint.clone()).unwrap_or_default();
+        self.units.iter().map(|(n, u)| (*n, print(u))).collect()
+    }
+
+    /// The stored entry of a generation.
+    pub fn entry(&self, generation: i64) -> Option<&Generation> {
+        self.view.generations.iter().find(|g| g.generation == generation)
+    }
+
+    /// Keeps a generation's unit, or makes one, with the stage that is acted on now.
+    pub fn unit(&mut self, entry: &Generation) -> &mut Unit {
+        let stop = self.stop.child_token();
+        let unit = self.units.entry(entry.generation).or_insert_with(|| Unit {
+            generation: entry.clone(),
+            stage: None,
+            handle: None,
+            evidence: Evidence::default(),
+            published: false,
+            lost: None,
+            stop,
+        });
+        unit.generation = entry.clone();
+        unit.stage = entry.stage.clone();
+        unit
+    }
+
+    /// A unit that begins anew with the stage that is stored now.
+    pub fn restart(&mut self, generation: i64) -> Option<&mut Unit> {
+        let entry = self.entry(generation)?.clone();
+        let stop = self.stop.child_token();
+        let unit = self.unit(&entry);
+        std::mem::replace(&mut unit.stop, stop).cancel();
+        unit.lost = None;
+        Some(unit)
+    }
+
+    /// What Publish puts into the catalog; none if the generation must be brought up first.
+    ///
+    /// # Errors
+    /// Why it cannot be published.
+    pub fn publishable(&mut self, generation: i64) -> Result<Option<Arc<Handle>>, Failure> {
+        let Some(entry) = self.entry(generation).cloned() else { return Ok(None) };
+        let unit = self.unit(&entry);
+        match (&unit.lost, &unit.handle) {
+            (Some(failure), _) => Err(failure.clone()),
+            (None, handle) => Ok(handle.clone()),
+        }
+    }
+
+    /// The unit, if it still does what the fingerprint asked for.
+    pub fn doing(&mut self, generation: i64, fingerprint: &str) -> Option<&mut Unit> {
+        let unit = self.units.get_mut(&generation)?;
+        unit.stage.as_ref().is_some_and(|s| s.fingerprint == fingerprint).then_some(unit)
+    }
+
+    /// Puts the answer to a unit's stage into the outbox.
+    pub fn answer(&self, generation: i64, verdict: Verdict, evidence: Evidence, why: Option<&Failure>, at: Timestamp) {
+        let Some(unit) = self.units.get(&generation) else { return };
+        let Some(stage) = &unit.stage else { return };
+        self.outbox.put(receipt(stage, verdict, evidence, why, at));
+    }
+
+    /// Requests come in once nothing is awaited any more.
+    pub fn settle(&mut self) {
+        let view = &self.view;
+        let units = &self.units;
+        self.awaiting.retain(|n| {
+            let active = view.generations.iter().any(|g| g.generation == *n && g.state == State::Active);
+            active && units.get(n).is_none_or(|u| !u.published && u.lost.is_none())
+        });
+        self.hosted.set_open(self.taken && self.awaiting.is_empty());
+    }
+}
+
+impl Unit {
+    /// The kind of its stage.
+    pub fn kind(&self) -> Option<StageKind> {
+        self.stage.as_ref().map(|s| s.kind)
+    }
+}
+
+fn receipt(
+    stage: &Stage,
+    verdict: Verdict,
+    evidence: Evidence,
+    why: Option<&Failure>,
+    at: Timestamp,
+) -> Receipt {
+    Receipt {
+        generation: stage.generation_ref.generation,
+        stage: stage.kind,
+        generation_ref: stage.generation_ref.clone(),
+        fingerprint: stage.fingerprint.clone(),
+        verdict,
+        evidence,
+        reason: why.map(|f| f.reason),
+        message: why.map(|f| bounded(&f.message)).unwrap_or_default(),
+        at,
+    }
+}

@@ -1,0 +1,215 @@
+//! What goes on for a Session beside the loop, each as one future that tells the loop how it
+//! ended. Nothing here touches the loop's own state after it began.
+
+use super::{
+    Input, News, Parts, outbox,
+    post::{Post, Unit},
+    realize::{Realized, Realizer, until_proven},
+    watchdog::{self, Ears, Sign},
+};
+use crate::{
+    domain::{identity::SessionKey, lifecycle::Generation},
+    gateway::{
+        handle::{Handle, Renew, Surface},
+        index::SessionView,
+        recover,
+    },
+    mcp::Peer,
+};
+use futures::{FutureExt, future::BoxFuture};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::mpsc;
+
+/// The way to the loop.
+#[derive(Clone)]
+pub struct Outlet(pub(super) mpsc::UnboundedSender<Input>);
+
+/// The way to the loop for one generation.
+#[derive(Clone)]
+struct Mouth {
+    outlet: Outlet,
+    key: SessionKey,
+    epoch: i64,
+    generation: i64,
+}
+
+impl Mouth {
+    fn of(outlet: &Outlet, post: &Post, generation: i64) -> Self {
+        let (key, epoch) = (post.view.key.clone(), post.seat.epoch);
+        Self { outlet: outlet.clone(), key, epoch, generation }
+    }
+
+    fn tell(&self, news: News) {
+        let (key, epoch, generation) = (self.key.clone(), self.epoch, self.generation);
+        // the loop is gone only when the gateway stops
+        drop(self.outlet.0.send(Input::About { key, epoch, generation, news }));
+    }
+}
+
+/// Raises the epoch and ends what an earlier host left open; again until the journal takes it.
+pub fn take_over(parts: Parts, outlet: Outlet, post: &Post) -> impl Future<Output = ()> + use<> {
+    let mouth = Mouth::of(&outlet, post, 0);
+    let (chain, stop) = (post.hosted.chain.clone(), post.stop.clone());
+    async move {
+        let mut failures = 0;
+        loop {
+            let journal = (&*parts.append, &*parts.read);
+            match recover::take_over(journal, &*parts.clock, &chain, mouth.epoch).await {
+                Ok(0) => break,
+                Ok(ended) => {
+                    tracing::warn!(session = %mouth.key, ended, "calls of an earlier host ended as OutcomeUnknown");
+                    break;
+                }
+                Err(error) => {
+                    tracing::error!(session = %mouth.key, %error, "the Session cannot be taken over yet");
+                }
+            }
+            failures += 1;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(parts.backoff.after(failures)) => {}
+            }
+        }
+        mouth.tell(News::Taken);
+    }
+}
+
+/// Writes the Session's receipts as long as it is served here.
+pub fn write_receipts(parts: &Parts, post: &Post) -> impl Future<Output = ()> + use<> {
+    let world = (parts.index.clone(), parts.cluster.clone());
+    let ours = SessionView::clone(&post.view);
+    outbox::run(post.outbox.clone(), ours, world, parts.metrics.clone(), post.stop.clone())
+}
+
+/// Brings a generation up and tells; `patience` limits how long.
+pub fn realize(
+    parts: &Parts,
+    outlet: &Outlet,
+    post: &Post,
+    generation: i64,
+    patience: Option<Duration>,
+) -> BoxFuture<'static, ()> {
+    let mouth = Mouth::of(outlet, post, generation);
+    let Some(unit) = post.units.get(&generation) else { return async {}.boxed() };
+    let fingerprint = unit.stage.as_ref().map(|s| s.fingerprint.clone()).unwrap_or_default();
+    let (entry, stop, view) = (unit.generation.clone(), unit.stop.clone(), post.view.clone());
+    let (realizer, backoff) = (parts.realizer.clone(), parts.backoff.clone());
+    async move {
+        let ears = Arc::new(Ears::default());
+        let failed = |failure, last| {
+            mouth.tell(News::Failed { fingerprint: fingerprint.clone(), failure, last });
+        };
+        let how = (&backoff, patience, &stop);
+        let proven = until_proven(&*realizer, &view, &entry, ears.sink(), how, failed).await;
+        if let Some(realized) = proven {
+            let realized = Box::new(realized);
+            mouth.tell(News::Proven { fingerprint: fingerprint.clone(), realized, ears });
+        }
+    }
+    .boxed()
+}
+
+/// Makes a handle of what was proven, puts it into its unit, and watches it.
+pub fn adopt(
+    parts: &Parts,
+    outlet: &Outlet,
+    post: &mut Post,
+    generation: i64,
+    realized: Realized,
+    ears: Arc<Ears>,
+) -> BoxFuture<'static, ()> {
+    let mouth = Mouth::of(outlet, post, generation);
+    let view = post.view.clone();
+    let Some(unit) = post.units.get_mut(&generation) else { return async {}.boxed() };
+    let entry = unit.generation.clone();
+    for note in realized.notes {
+        mouth.tell(News::Noticed(note));
+    }
+    let renewal = Renewal {
+        realizer: parts.realizer.clone(),
+        entry: entry.clone(),
+        ears: ears.clone(),
+        mouth: mouth.clone(),
+        view,
+    };
+    let Realized { peer, surface, evidence, redactor, .. } = realized;
+    let handle = Arc::new(Handle::new(&entry, peer, surface, redactor, Arc::new(renewal)));
+    unit.handle = Some(handle.clone());
+    unit.evidence = evidence;
+    unit.lost = None;
+    let (what, pings, stop) = ((parts.realizer.clone(), ears), parts.pings, unit.stop.clone());
+    let tell = move |sign| {
+        mouth.tell(match sign {
+            Sign::Lost(failure) => News::Lost(failure),
+            Sign::Relisted(evidence) => News::Relisted(Some(evidence)),
+            Sign::Noticed(note) => News::Noticed(note),
+        });
+    };
+    watchdog::run((handle, entry), what, pings, stop, tell).boxed()
+}
+
+/// Lets a generation's calls finish, cuts the rest, closes the connection. None for a unit that is
+/// not there.
+pub fn drain(outlet: &Outlet, post: &mut Post, generation: i64) -> Option<BoxFuture<'static, ()>> {
+    let mouth = Mouth::of(outlet, post, generation);
+    let entry = post.entry(generation)?.clone();
+    let unit = post.unit(&entry);
+    unit.published = false;
+    // ends tries and the watchdog: a server that dies while it drains is no news
+    unit.stop.cancel();
+    let fingerprint = unit.stage.as_ref()?.fingerprint.clone();
+    let handle = unit.handle.clone();
+    let task = async move {
+        let (mut in_flight, mut cut) = (0, 0);
+        if let Some(handle) = handle {
+            in_flight = handle.in_flight();
+            cut = handle.drain(handle.drain_timeout()).await;
+            handle.peer().close().await;
+        }
+        mouth.tell(News::Drained { fingerprint, in_flight, cut });
+    };
+    Some(task.boxed())
+}
+
+/// Ends a unit that nobody asks for any more: cuts its calls, closes its connection.
+pub async fn end(unit: Unit) {
+    if let Some(handle) = unit.handle {
+        handle.drain(Duration::ZERO).await;
+        handle.peer().close().await;
+    }
+}
+
+/// Closes the connection of a handle that is replaced.
+pub async fn close(handle: Option<Arc<Handle>>) {
+    if let Some(handle) = handle {
+        handle.peer().close().await;
+    }
+}
+
+struct Renewal {
+    realizer: Arc<dyn Realizer>,
+    view: Arc<SessionView>,
+    entry: Generation,
+    ears: Arc<Ears>,
+    mouth: Mouth,
+}
+
+impl Renew for Renewal {
+    fn renew(&self) -> BoxFuture<'_, Option<(Arc<dyn Peer>, Surface)>> {
+        Box::pin(async move {
+            match self.realizer.realize(&self.view, &self.entry, self.ears.sink()).await {
+                Ok(realized) => Some((realized.peer, realized.surface)),
+                Err(failure) => {
+                    if !failure.is_retryable() {
+                        self.mouth.tell(News::Lost(failure));
+                    }
+                    None
+                }
+            }
+        })
+    }
+
+    fn renewed(&self) {
+        self.mouth.tell(News::Relisted(None));
+    }
+}

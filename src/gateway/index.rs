@@ -1,0 +1,356 @@
+//! What the API server says, as the gateway needs it: Sessions for their stages, Agents for their
+//! ToolSets.
+//!
+//! ```text
+//!  watch ──Event──► Index::{apply_*, delete_*, reset_*} ──► Snapshot (immutable, shared)
+//!                              └──► Change (what moved) ──► catalogs, host
+//! ```
+//!
+//! Changes come in synchronously, so a test needs no cluster. Objects that cannot be read are
+//! skipped by name and counted; the others go on. It decides nothing.
+
+pub mod watch;
+
+use super::catalog::Policies;
+use crate::{
+    api::{Agent, Session},
+    domain::{
+        gate::ToolSet,
+        identity::SessionKey,
+        lifecycle::{Generation, Receipt, Target},
+    },
+};
+use arc_swap::ArcSwap;
+use kube::ResourceExt;
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+    sync::Arc,
+};
+
+/// Which gateway serves a Session, as the operator decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Name of the gateway's pod.
+    pub gateway: String,
+    /// Which start of it.
+    pub incarnation: String,
+    /// The lease epoch.
+    pub epoch: i64,
+}
+
+/// A Session, without what the gateway has no use for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionView {
+    /// Namespace and name.
+    pub key: SessionKey,
+    /// metadata.uid.
+    pub uid: String,
+    /// metadata.resourceVersion, for the next write.
+    pub resource_version: String,
+    /// Name of the Agent.
+    pub agent: String,
+    /// Where it is served.
+    pub seat: Option<Seat>,
+    /// Every generation that is not gone.
+    pub generations: Vec<Generation>,
+    /// What gateways answered so far.
+    pub receipts: Vec<Receipt>,
+}
+
+impl SessionView {
+    /// Reads a stored Session.
+    pub fn of(session: &Session) -> Self {
+        let status = session.status.clone().unwrap_or_default();
+        Self {
+            key: SessionKey {
+                namespace: session.namespace().unwrap_or_default(),
+                name: session.name_any(),
+            },
+            uid: session.uid().unwrap_or_default(),
+            resource_version: session.resource_version().unwrap_or_default(),
+            agent: session.spec.agent_ref.name.clone(),
+            seat: status.host.map(|h| Seat {
+                gateway: h.gateway,
+                incarnation: h.incarnation,
+                epoch: h.epoch,
+            }),
+            generations: status.attachments,
+            receipts: status.receipts,
+        }
+    }
+}
+
+/// Everything that is known at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    sessions: HashMap<SessionKey, Arc<SessionView>>,
+    agents: HashMap<(String, String), Arc<Policies>>,
+}
+
+impl Snapshot {
+    /// A Session by name.
+    pub fn session(&self, key: &SessionKey) -> Option<&Arc<SessionView>> {
+        self.sessions.get(key)
+    }
+
+    /// Every Session.
+    pub fn sessions(&self) -> impl Iterator<Item = &Arc<SessionView>> {
+        self.sessions.values()
+    }
+
+    /// The ToolSets that hold for a Session; none where its Agent is not known.
+    pub fn policies(&self, session: &SessionView) -> Arc<Policies> {
+        let agent = (session.key.namespace.clone(), session.agent.clone());
+        self.agents.get(&agent).cloned().unwrap_or_default()
+    }
+
+    /// The addresses of every Session pod that a Session names.
+    pub fn pod_addresses(&self) -> BTreeSet<IpAddr> {
+        let targets = self.sessions.values().flat_map(|s| &s.generations).map(|g| &g.target);
+        targets
+            .filter_map(|target| match target {
+                Target::SandboxStdio(pod) => pod.address.as_deref()?.parse().ok(),
+                Target::Http(_) => None,
+            })
+            .collect()
+    }
+}
+
+/// What a change touched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A Session was written or deleted.
+    Session(SessionKey),
+    /// The ToolSets of these Sessions may be others now.
+    Policies(Vec<SessionKey>),
+}
+
+/// The shared, current snapshot.
+pub type Shared = Arc<ArcSwap<Snapshot>>;
+
+/// The one writer of the snapshot.
+#[derive(Debug, Default)]
+pub struct Index {
+    now: Snapshot,
+    shared: Shared,
+    unreadable: BTreeSet<String>,
+}
+
+impl Index {
+    /// The snapshot that readers load.
+    pub fn shared(&self) -> Shared {
+        self.shared.clone()
+    }
+
+    /// Takes a Session as it is now.
+    pub fn apply_session(&mut self, session: &Session) -> Option<Change> {
+        let view = SessionView::of(session);
+        self.unreadable.remove(&format!("Session {}", view.key));
+        if self.now.sessions.get(&view.key).is_some_and(|old| **old == view) {
+            return None;
+        }
+        let key = view.key.clone();
+        self.now.sessions.insert(key.clone(), Arc::new(view));
+        self.publish();
+        Some(Change::Session(key))
+    }
+
+    /// Forgets a Session.
+    pub fn delete_session(&mut self, key: &SessionKey) -> Option<Change> {
+        self.now.sessions.remove(key)?;
+        self.publish();
+        Some(Change::Session(key.clone()))
+    }
+
+    /// Takes the whole list of Sessions; what is not in it is gone, except what cannot be read:
+    /// it stays as it was.
+    pub fn reset_sessions(&mut self, sessions: &[Session]) -> Vec<Change> {
+        let listed: HashMap<_, _> = sessions
+            .iter()
+            .map(SessionView::of)
+            .map(|view| (view.key.clone(), Arc::new(view)))
+            .collect();
+        let mut changed: BTreeSet<SessionKey> = BTreeSet::new();
+        let unreadable = &self.unreadable;
+        self.now.sessions.retain(|key, _| {
+            let keep =
+                listed.contains_key(key) || unreadable.contains(&format!("Session {key}"));
+            if !keep {
+                changed.insert(key.clone());
+            }
+            keep
+        });
+        for (key, view) in listed {
+            if self.now.sessions.get(&key) != Some(&view) {
+                changed.insert(key.clone());
+                self.now.sessions.insert(key, view);
+            }
+        }
+        self.publish();
+        changed.into_iter().map(Change::Session).collect()
+    }
+
+    /// Takes an Agent as it is now.
+    pub fn apply_agent(&mut self, agent: &Agent) -> Option<Change> {
+        let id = (agent.namespace().unwrap_or_default(), agent.name_any());
+        self.unreadable.remove(&format!("Agent {}/{}", id.0, id.1));
+        let policies = policies_of(agent);
+        if self.now.agents.get(&id).is_some_and(|old| **old == policies) {
+            return None;
+        }
+        self.now.agents.insert(id.clone(), Arc::new(policies));
+        self.publish();
+        Some(self.policies_changed(&id))
+    }
+
+    /// Forgets an Agent: nothing of it is allowed from here on.
+    pub fn delete_agent(&mut self, namespace: &str, name: &str) -> Option<Change> {
+        let id = (namespace.to_owned(), name.to_owned());
+        self.now.agents.remove(&id)?;
+        self.publish();
+        Some(self.policies_changed(&id))
+    }
+
+    /// Takes the whole list of Agents. One that cannot be read has no policy: nothing is allowed.
+    pub fn reset_agents(&mut self, agents: &[Agent]) -> Vec<Change> {
+        let listed: HashMap<_, _> = agents
+            .iter()
+            .map(|a| ((a.namespace().unwrap_or_default(), a.name_any()), Arc::new(policies_of(a))))
+            .collect();
+        let old = std::mem::replace(&mut self.now.agents, listed);
+        let ids: BTreeSet<_> = old.keys().chain(self.now.agents.keys()).cloned().collect();
+        self.publish();
+        ids.iter()
+            .filter(|id| old.get(*id) != self.now.agents.get(*id))
+            .map(|id| self.policies_changed(id))
+            .collect()
+    }
+
+    /// Notes an object that does not fit its schema. An Agent loses its policy, so that a policy
+    /// that cannot be read allows nothing; a Session stays as it was last read.
+    pub fn unreadable(&mut self, kind: &str, namespace: &str, name: &str) -> Option<Change> {
+        self.unreadable.insert(format!("{kind} {namespace}/{name}"));
+        if kind == "Agent" { self.delete_agent(namespace, name) } else { None }
+    }
+
+    /// How many objects cannot be read at present.
+    pub fn unreadable_count(&self) -> usize {
+        self.unreadable.len()
+    }
+
+    fn policies_changed(&self, (namespace, agent): &(String, String)) -> Change {
+        let mut keys: Vec<_> = self
+            .now
+            .sessions
+            .values()
+            .filter(|s| s.key.namespace == *namespace && s.agent == *agent)
+            .map(|s| s.key.clone())
+            .collect();
+        keys.sort();
+        Change::Policies(keys)
+    }
+
+    fn publish(&self) {
+        self.shared.store(Arc::new(self.now.clone()));
+    }
+}
+
+/// The ToolSets of an Agent. Two for one attachment cannot be stored (a map-list); should they be,
+/// the first counts.
+fn policies_of(agent: &Agent) -> Policies {
+    let mut out = Policies::new();
+    for set in &agent.spec.tool_sets {
+        let tools = set.tools.iter().map(|t| (t.name.clone(), t.permission)).collect();
+        out.entry(set.attachment.clone())
+            .or_insert_with(|| Arc::new(ToolSet { default: set.default_permission, tools }));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::gate::Permission;
+    use serde_json::json;
+
+    fn session(name: &str, agent: &str, version: &str) -> Session {
+        serde_json::from_value(json!({
+            "apiVersion": "awaken.dev/v1alpha1", "kind": "Session",
+            "metadata": {"name": name, "namespace": "team-a", "uid": format!("uid-{name}"), "resourceVersion": version},
+            "spec": {"agentRef": {"name": agent}},
+            "status": {"host": {"gateway": "gw-0", "incarnation": "inc-1", "epoch": 3}}
+        }))
+        .unwrap()
+    }
+
+    fn agent(name: &str, permission: &str) -> Agent {
+        serde_json::from_value(json!({
+            "apiVersion": "awaken.dev/v1alpha1", "kind": "Agent",
+            "metadata": {"name": name, "namespace": "team-a"},
+            "spec": {"toolSets": [{"attachment": "files", "tools": [{"name": "read", "permission": permission}]}]}
+        }))
+        .unwrap()
+    }
+
+    fn key(name: &str) -> SessionKey {
+        SessionKey { namespace: "team-a".into(), name: name.into() }
+    }
+
+    #[test]
+    fn readers_see_what_was_applied_at_once() {
+        let mut index = Index::default();
+        let shared = index.shared();
+        assert_eq!(index.apply_session(&session("s", "coder", "1")), Some(Change::Session(key("s"))));
+        let seen = shared.load().session(&key("s")).cloned().unwrap();
+        assert_eq!((&*seen.uid, seen.seat.as_ref().unwrap().epoch), ("uid-s", 3));
+        assert_eq!(index.apply_session(&session("s", "coder", "1")), None, "the same again");
+        assert!(index.delete_session(&key("s")).is_some());
+        assert!(shared.load().session(&key("s")).is_none());
+        assert_eq!(index.delete_session(&key("s")), None);
+    }
+
+    #[test]
+    fn a_policy_change_names_the_sessions_of_that_agent_only() {
+        let mut index = Index::default();
+        index.apply_session(&session("mine", "coder", "1"));
+        index.apply_session(&session("other", "writer", "2"));
+        let change = index.apply_agent(&agent("coder", "Allow"));
+        assert_eq!(change, Some(Change::Policies(vec![key("mine")])));
+        assert_eq!(index.apply_agent(&agent("coder", "Allow")), None, "status changes touch nothing");
+        assert!(index.apply_agent(&agent("coder", "Deny")).is_some());
+        let snapshot = index.shared().load_full();
+        let view = snapshot.session(&key("mine")).unwrap();
+        assert_eq!(snapshot.policies(view)["files"].tools["read"], Permission::Deny);
+        let other = snapshot.session(&key("other")).unwrap();
+        assert!(snapshot.policies(other).is_empty(), "without Agent there is no policy");
+    }
+
+    #[test]
+    fn a_reset_forgets_what_is_not_listed_and_keeps_what_cannot_be_read() {
+        let mut index = Index::default();
+        for name in ["a", "b", "c"] {
+            index.apply_session(&session(name, "coder", "1"));
+        }
+        index.unreadable("Session", "team-a", "c");
+        let changes = index.reset_sessions(&[session("a", "coder", "1"), session("d", "coder", "9")]);
+        assert_eq!(changes, [Change::Session(key("b")), Change::Session(key("d"))]);
+        assert!(index.shared().load().session(&key("c")).is_some());
+        assert_eq!(index.unreadable_count(), 1);
+        index.apply_session(&session("c", "coder", "2"));
+        assert_eq!(index.unreadable_count(), 0);
+    }
+
+    #[test]
+    fn an_agent_that_cannot_be_read_allows_nothing() {
+        let mut index = Index::default();
+        index.apply_session(&session("s", "coder", "1"));
+        index.apply_agent(&agent("coder", "Allow"));
+        assert_eq!(
+            index.unreadable("Agent", "team-a", "coder"),
+            Some(Change::Policies(vec![key("s")]))
+        );
+        let snapshot = index.shared().load_full();
+        assert!(snapshot.policies(snapshot.session(&key("s")).unwrap()).is_empty());
+    }
+}

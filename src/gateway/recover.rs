@@ -1,0 +1,59 @@
+//! After a take-over: calls that an earlier host began and never ended get their end on record,
+//! `OutcomeUnknown`, before this host's first receipt. Nothing is sent again.
+
+use crate::{
+    domain::{
+        Clock,
+        reason::Reason,
+        record::{Entry, Kind, Outcome},
+    },
+    journal::{Append, AppendError, Chain, Read, ReadError},
+};
+
+/// Why open calls could not be ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// They cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Their end cannot be written.
+    #[error(transparent)]
+    Append(#[from] AppendError),
+}
+
+/// Raises the epoch of the chain, then ends what is open in it. Gives how many calls that were.
+///
+/// # Errors
+/// The journal's; `Fenced` when a later host has the Session already.
+pub async fn take_over(
+    (append, read): (&dyn Append, &dyn Read),
+    clock: &dyn Clock,
+    chain: &Chain,
+    epoch: i64,
+) -> Result<usize, RecoverError> {
+    append.raise_epoch(chain, epoch).await?;
+    let open = read.open_intents(chain).await?;
+    for intent in &open {
+        match append.append(chain, epoch, unknown(&intent.entry, clock)).await {
+            // the earlier host's outcome came in between: the first one counts
+            Ok(_) | Err(AppendError::AlreadyEnded) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(open.len())
+}
+
+fn unknown(intent: &Entry, clock: &dyn Clock) -> Entry {
+    Entry {
+        call: intent.call.clone(),
+        subject: intent.subject.clone(),
+        session: intent.session.clone(),
+        attachment: intent.attachment.clone(),
+        generation: intent.generation,
+        tool: intent.tool.clone(),
+        outcome: Some(Outcome::OutcomeUnknown),
+        reason: Some(Reason::HostLost),
+        message: Some("the gateway that ran the call is gone; the call may have run".to_owned()),
+        ..Entry::new(clock.now(), Kind::Outcome)
+    }
+}

@@ -1,0 +1,163 @@
+//! The routes, as a value: checks in the order Host and Origin, token, right, existence, and only
+//! then the body.
+//!
+//! ```text
+//!  POST GET DELETE  /v1/sessions/{namespace}/{session}/mcp[/{server}][/]
+//!  GET              /v1/sessions/{namespace}/{session}/trace
+//!  anything else    404
+//! ```
+//!
+//! A caller without the right learns nothing of what exists.
+
+use super::{
+    answer::HttpRefusal,
+    auth::{Auth, Caller, Right, bearer},
+    call::Calls,
+    hosted::Sessions,
+    index::{self, SessionView},
+    rest,
+    service::Endpoint,
+};
+use crate::{
+    domain::{identity::SessionKey, reason::Reason},
+    journal::Read,
+    mcp::server::{self, Allowed, Scope, Service, SessionStore},
+};
+use axum::{
+    Router,
+    body::Body,
+    extract::{Path, Request, State},
+    http::{HeaderMap, Method},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{any, get},
+};
+use secrecy::SecretString;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+use tokio_util::task::TaskTracker;
+
+/// What the routes work with.
+pub struct Gateway {
+    /// Who may what.
+    pub auth: Arc<Auth>,
+    /// Hosts and origins that may be named.
+    pub allowed: Allowed,
+    /// What the API server says.
+    pub index: index::Shared,
+    /// What is served here.
+    pub sessions: Sessions,
+    /// The way for a call.
+    pub calls: Arc<Calls>,
+    /// MCP sessions.
+    pub store: SessionStore,
+    /// The journal, to read.
+    pub read: Arc<dyn Read>,
+    /// Reviews of open streams.
+    pub reviews: TaskTracker,
+    /// Whether nothing new is taken any more.
+    pub draining: AtomicBool,
+}
+
+/// The routes over a gateway.
+pub fn router(gateway: Arc<Gateway>) -> Router {
+    let session = "/v1/sessions/{namespace}/{session}";
+    Router::new()
+        .route(&format!("{session}/mcp"), any(all))
+        .route(&format!("{session}/mcp/"), any(all))
+        .route(&format!("{session}/mcp/{{server}}"), any(one))
+        .route(&format!("{session}/mcp/{{server}}/"), any(one))
+        .route(&format!("{session}/trace"), get(trace))
+        .fallback(|| async { HttpRefusal::not_found() })
+        .method_not_allowed_fallback(|| async { HttpRefusal::not_found() })
+        .layer(middleware::from_fn_with_state(gateway.clone(), guard))
+        .with_state(gateway)
+}
+
+/// Host and Origin, before anything else is looked at.
+async fn guard(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
+    if let Err(refused) = server::guard(request.headers(), request.uri(), &gateway.allowed) {
+        return *refused;
+    }
+    next.run(request).await
+}
+
+/// A caller who may do it, and the Session, which exists.
+pub(super) async fn admit(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    right: Right,
+    key: &SessionKey,
+) -> Result<(Arc<Caller>, Arc<SessionView>), HttpRefusal> {
+    let caller = gateway.auth.caller(bearer(headers)?).await?;
+    gateway.auth.allow(&caller, right, key).await?;
+    let view = gateway.index.load().session(key).cloned().ok_or_else(HttpRefusal::not_found)?;
+    Ok((caller, view))
+}
+
+async fn all(
+    State(gateway): State<Arc<Gateway>>,
+    Path((namespace, name)): Path<(String, String)>,
+    request: Request,
+) -> Response {
+    mcp(&gateway, SessionKey { namespace, name }, None, request)
+        .await
+        .unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn one(
+    State(gateway): State<Arc<Gateway>>,
+    Path((namespace, name, server)): Path<(String, String, String)>,
+    request: Request,
+) -> Response {
+    mcp(&gateway, SessionKey { namespace, name }, Some(server.into()), request)
+        .await
+        .unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn mcp(
+    gateway: &Gateway,
+    key: SessionKey,
+    server: Option<Arc<str>>,
+    request: Request<Body>,
+) -> Result<Response, HttpRefusal> {
+    let (head, body) = request.into_parts();
+    let (caller, view) = admit(gateway, &head.headers, Right::UseTools, &key).await?;
+    if let Some(name) = &server
+        && view.generations.iter().all(|g| *g.server != **name)
+    {
+        return Err(HttpRefusal::not_found());
+    }
+    if gateway.draining.load(Ordering::Acquire) {
+        let message = "this gateway stops; another one serves the Session soon";
+        return Err(HttpRefusal::unavailable(Reason::NotServing, message));
+    }
+    let hosted = gateway.sessions.serving(&key).filter(|h| h.uid == view.uid).ok_or_else(|| {
+        let message = format!("{key} is not served at the moment");
+        HttpRefusal::unavailable(Reason::Rescheduling, message)
+    })?;
+    let scope = Scope {
+        subject: caller.key.clone(),
+        endpoint: format!("{}/{}", view.uid, server.as_deref().unwrap_or_default()).into(),
+    };
+    let endpoint = Endpoint::new(gateway.calls.clone(), hosted, server, caller);
+    if head.method == Method::GET {
+        let token = SecretString::from(bearer(&head.headers)?.to_owned());
+        gateway.reviews.spawn(endpoint.review(gateway.auth.clone(), token));
+    }
+    let service: Arc<dyn Service> = Arc::new(endpoint);
+    let request = Request::from_parts(head, body);
+    Ok(server::serve(&gateway.store, &scope, &service, request).await)
+}
+
+async fn trace(
+    State(gateway): State<Arc<Gateway>>,
+    Path((namespace, name)): Path<(String, String)>,
+    request: Request,
+) -> Response {
+    rest::trace(&gateway, SessionKey { namespace, name }, request)
+        .await
+        .unwrap_or_else(IntoResponse::into_response)
+}

@@ -1,0 +1,278 @@
+//! Builds the gateway from its parts, runs it, and stops it in order: take nothing new, let calls
+//! finish, cut the rest, give the Lease back last.
+
+use super::{
+    auth::{ApiReviews, Auth, Times},
+    call::Calls,
+    config::Config,
+    host::{self, Host, cluster::ApiCluster, connect::{Connector, LinkKeys}},
+    hosted::Sessions,
+    index::{Index, watch},
+    metrics::GatewayMetrics,
+    router::{Gateway, router},
+};
+use crate::{
+    journal::{Append, Read},
+    mcp::server::SessionStore,
+    process::{
+        clock::SystemClock,
+        health::{Guard, Readiness},
+        lease::{self, Keeper, LeaseError},
+        metrics::Metrics,
+    },
+};
+use axum::serve::ListenerExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Client;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::{AtomicBool, Ordering}},
+    time::Duration,
+};
+use tokio::{net::TcpListener, sync::watch::Receiver, task::JoinSet};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// The journal, both sides.
+#[derive(Clone)]
+pub struct Journal {
+    /// To write.
+    pub append: Arc<dyn Append>,
+    /// To read.
+    pub read: Arc<dyn Read>,
+}
+
+/// Why a gateway ended.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// The address cannot be bound.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A network in the settings is none.
+    #[error("{0}")]
+    Network(String),
+    /// The Lease is lost: another start must take over.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// The HTTP server failed.
+    #[error("the HTTP server failed: {0}")]
+    Http(std::io::Error),
+    /// No randomness for keys and ids.
+    #[error("the machine gives no randomness")]
+    NoRandomness,
+    /// A part ended that must not.
+    #[error("{0} ended")]
+    Ended(&'static str),
+}
+
+/// Runs a gateway until `stop`; returns when everything is joined and the Lease is given back.
+///
+/// # Errors
+/// What ended it before it was told to.
+pub async fn run(
+    config: Config,
+    client: Client,
+    journal: Journal,
+    readiness: Readiness,
+    metrics: &Metrics,
+    stop: CancellationToken,
+) -> Result<(), GatewayError> {
+    let (leased, watched) = (readiness.guard("lease"), readiness.guard("watch"));
+    let keyed = readiness.guard("link keys");
+    let address = config.listen;
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|error| GatewayError::Listen { address, error })?;
+    let mut secret = [0u8; 32];
+    getrandom::fill(&mut secret).map_err(|_| GatewayError::NoRandomness)?;
+    let incarnation = uuid::Uuid::new_v4().to_string();
+    tracing::info!(%address, incarnation, gateway = config.pod_name, "starting");
+
+    let metrics = GatewayMetrics::new(metrics);
+    let clock = Arc::new(SystemClock);
+    let (index, sessions) = (Index::default(), Sessions::default());
+    let cluster = Arc::new(ApiCluster::new(client.clone(), &config.pod_name));
+    let keys = LinkKeys::default();
+    let connector = Connector::new(&config, cluster.clone(), index.shared(), keys.clone())
+        .map_err(GatewayError::Network)?;
+    let prefix = uuid::Uuid::parse_str(&incarnation).map(|u| u.simple().to_string());
+    let calls = Arc::new(Calls::new(
+        journal.append.clone(),
+        clock.clone(),
+        metrics.clone(),
+        prefix.unwrap_or_else(|_| incarnation.clone()),
+    ));
+    let gateway = Arc::new(Gateway {
+        auth: Arc::new(Auth::new(Arc::new(ApiReviews::new(client.clone())), secret, Times::default())),
+        allowed: config.allowed(),
+        index: index.shared(),
+        sessions: sessions.clone(),
+        calls: calls.clone(),
+        store: SessionStore::new(config.store()),
+        read: journal.read.clone(),
+        reviews: TaskTracker::new(),
+        draining: AtomicBool::new(false),
+    });
+    let (host, feeder) = Host::new(host::Parts {
+        gateway: config.pod_name.clone(),
+        incarnation: incarnation.clone(),
+        index: index.shared(),
+        sessions: sessions.clone(),
+        realizer: Arc::new(connector),
+        cluster: cluster.clone(),
+        append: journal.append,
+        read: journal.read,
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+        backoff: host::realize::Backoff::default(),
+        patience: Duration::from_secs(10),
+        pings: host::watchdog::Pings::default(),
+    });
+
+    let (stop_serving, stop_host, stop_lease) =
+        (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    let mut tasks: JoinSet<Result<&'static str, GatewayError>> = JoinSet::new();
+    tasks.spawn(hold_lease(config.clone(), client.clone(), (incarnation, leased), sessions.clone(), stop_lease.clone()));
+    let feed = watch::Feed {
+        index,
+        sink: move |change| feeder.take(change),
+        unreadable: metrics.unreadable.clone(),
+        guard: watched,
+    };
+    let watching = watch::run(client, feed, stop_host.clone());
+    tasks.spawn(async move { watching.await; Ok("watch") });
+    let hosting = host.run(stop_host.clone());
+    tasks.spawn(async move { hosting.await; Ok("host") });
+    let loading = keys.load(cluster, config.namespace.clone(), config.link_keys.clone(), keyed, stop_host.clone());
+    tasks.spawn(async move { loading.await; Ok("link keys") });
+    let sweeper = (gateway.clone(), stop_serving.clone());
+    tasks.spawn(async move { sweeper.0.store.sweep(sweeper.1).await; Ok("sweep") });
+    tasks.spawn(serve(listener, gateway.clone(), stop_serving.clone()));
+
+    let first = tokio::select! {
+        () = stop.cancelled() => Ok(()),
+        Some(ended) = tasks.join_next() => Err(ended_with(ended)),
+    };
+    tracing::info!(failed = first.is_err(), "draining");
+    let _draining = readiness.guard("draining");
+    gateway.draining.store(true, Ordering::Release);
+    stop_serving.cancel();
+    sessions.close_all();
+    if tokio::time::timeout(config.grace, calls.finished()).await.is_err() {
+        tracing::warn!("calls that did not finish are cut");
+    }
+    stop_host.cancel();
+    gateway.store.settle().await;
+    gateway.reviews.close();
+    gateway.reviews.wait().await;
+    let mut result = first;
+    // connections may linger; the Lease is given back when everything else is done
+    let rest = async {
+        while tasks.len() > 1 {
+            if let Some(ended) = tasks.join_next().await && let Err(error) = flatten(ended) {
+                result = std::mem::replace(&mut result, Ok(())).and(Err(error));
+            }
+        }
+    };
+    if tokio::time::timeout(Duration::from_secs(10), rest).await.is_err() {
+        tracing::warn!("some connections did not end");
+    }
+    stop_lease.cancel();
+    while let Some(ended) = tasks.join_next().await {
+        result = result.and(flatten(ended).map(drop));
+    }
+    result
+}
+
+type Joined = Result<Result<&'static str, GatewayError>, tokio::task::JoinError>;
+
+fn flatten(joined: Joined) -> Result<&'static str, GatewayError> {
+    joined.map_err(|_| GatewayError::Ended("a task that panicked"))?
+}
+
+fn ended_with(joined: Joined) -> GatewayError {
+    match flatten(joined) {
+        Ok(name) => GatewayError::Ended(name),
+        Err(error) => error,
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    gateway: Arc<Gateway>,
+    stop: CancellationToken,
+) -> Result<&'static str, GatewayError> {
+    // without it the last packet of an answer waits for the client's acknowledgement
+    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+    axum::serve(listener, router(gateway))
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
+        .map_err(GatewayError::Http)?;
+    Ok("http")
+}
+
+/// Holds the gateway's Lease. When it cannot be renewed, everything is taken out of service before
+/// it expires, unless a lock on the journal's volume fences this gateway.
+async fn hold_lease(
+    config: Config,
+    client: Client,
+    (identity, guard): (String, Guard),
+    sessions: Sessions,
+    stop: CancellationToken,
+) -> Result<&'static str, GatewayError> {
+    let labels = [
+        ("app.kubernetes.io/name", "awaken-operator"),
+        ("app.kubernetes.io/instance", &config.instance),
+        ("app.kubernetes.io/component", "gateway"),
+        ("awaken.dev/lease", "gateway"),
+    ];
+    let settings = lease::Config {
+        namespace: config.namespace.clone(),
+        name: config.pod_name.clone(),
+        identity,
+        duration: config.lease,
+        labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<BTreeMap<_, _>>(),
+        owner: config.pod_uid.clone().map(|uid| OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: config.pod_name.clone(),
+            uid,
+            ..OwnerReference::default()
+        }),
+        exclusive_name: true,
+    };
+    let mut guard = Some(guard);
+    loop {
+        let (keeper, held) =
+            Keeper::new(client.clone(), settings.clone(), Arc::new(SystemClock));
+        let holding = keeper.run(stop.clone());
+        tokio::pin!(holding);
+        let ended = tokio::select! {
+            ended = &mut holding => ended,
+            () = first_held(held) => {
+                guard.take();
+                holding.await
+            }
+        };
+        match ended {
+            Ok(()) => return Ok("lease"),
+            Err(error @ LeaseError::Expired(_)) if config.fenced_by_volume => {
+                tracing::warn!(%error, "serving on: the lock on the journal's volume keeps others away");
+            }
+            Err(error) => {
+                sessions.close_all();
+                return Err(error.into());
+            }
+        }
+    }
+}
+
+async fn first_held(mut held: Receiver<lease::Held>) {
+    if held.wait_for(|held| held.is_valid()).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

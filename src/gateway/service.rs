@@ -1,0 +1,133 @@
+//! One endpoint of one Session for one caller, as the MCP server sees it. Translates, and decides
+//! nothing: the list is the catalog's, the call is `call`'s.
+
+use super::{
+    auth::{Auth, Caller, Right},
+    call::{Call, Calls, Refusal, Reply},
+    hosted::Hosted,
+};
+use crate::mcp::{
+    Answer,
+    server::{Refused, ServerInfo, Service, ToolCall, ToolList},
+    wire::RpcError,
+};
+use axum::http::StatusCode;
+use futures::future::BoxFuture;
+use secrecy::{ExposeSecret, SecretString};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How often the caller of an open stream is reviewed again. Longer than any review is remembered.
+pub const REVIEW: Duration = Duration::from_secs(60);
+
+/// An endpoint.
+#[derive(Debug)]
+pub struct Endpoint {
+    calls: Arc<Calls>,
+    hosted: Arc<Hosted>,
+    server: Option<Arc<str>>,
+    caller: Arc<Caller>,
+    ended: CancellationToken,
+}
+
+impl Endpoint {
+    /// The endpoint of all servers, or of one.
+    pub fn new(
+        calls: Arc<Calls>,
+        hosted: Arc<Hosted>,
+        server: Option<Arc<str>>,
+        caller: Arc<Caller>,
+    ) -> Self {
+        let ended = hosted.left().child_token();
+        Self { calls, hosted, server, caller, ended }
+    }
+
+    /// Reviews the caller again and again while the endpoint is in use, and ends it when the token
+    /// or the right is withdrawn.
+    pub fn review(&self, auth: Arc<Auth>, token: SecretString) -> impl Future<Output = ()> + use<> {
+        let (ended, key) = (self.ended.clone(), self.hosted.key.clone());
+        async move {
+            loop {
+                tokio::select! {
+                    () = ended.cancelled() => return,
+                    () = tokio::time::sleep(REVIEW) => {}
+                }
+                let review = async {
+                    let caller = auth.caller(token.expose_secret()).await?;
+                    auth.allow(&caller, Right::UseTools, &key).await
+                };
+                // an API server that does not answer withdraws nothing
+                if review.await.is_err_and(|e| e.status != StatusCode::SERVICE_UNAVAILABLE) {
+                    ended.cancel();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
+}
+
+impl Service for Endpoint {
+    fn info(&self) -> ServerInfo {
+        ServerInfo {
+            name: "awaken-gateway".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            title: None,
+            instructions: None,
+        }
+    }
+
+    fn tools(&self) -> Arc<ToolList> {
+        self.hosted.catalogs.load().list(self.server.as_deref()).clone()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.hosted.catalogs.changes()
+    }
+
+    fn call(&self, call: ToolCall) -> BoxFuture<'static, Answer> {
+        let calls = self.calls.clone();
+        let call = Call {
+            hosted: self.hosted.clone(),
+            server: self.server.clone(),
+            subject: self.caller.user.clone(),
+            tool: call.name,
+            arguments: call.arguments,
+            params: call.params,
+            cancel: call.context.cancel,
+            gone: call.context.gone,
+        };
+        Box::pin(async move {
+            match calls.run(call).await {
+                Reply::Result(result) => Answer::Result(result),
+                Reply::Error(error) => Answer::Error(error),
+                Reply::Refused(refusal) => Answer::Error(error(&refusal)),
+            }
+        })
+    }
+
+    fn refused(&self, refused: Refused) -> BoxFuture<'static, ()> {
+        let (calls, hosted, caller) =
+            (self.calls.clone(), self.hosted.clone(), self.caller.clone());
+        Box::pin(async move {
+            let message = match refused.method {
+                Some(method) => format!("{method}: {}", refused.message),
+                None => refused.message,
+            };
+            calls.refuse_request(&hosted, &caller.user, refused.reason, &message).await;
+        })
+    }
+
+    fn ended(&self) -> CancellationToken {
+        self.ended.clone()
+    }
+}
+
+fn error(refusal: &Refusal) -> crate::mcp::RawJson {
+    RpcError::because(refusal.reason, refusal.code, refusal.message.clone()).to_json()
+}

@@ -1,0 +1,1 @@
+//! Stages and receipts against a scripted operator.

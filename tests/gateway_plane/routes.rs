@@ -1,0 +1,1 @@
+//! The routes by oneshot: who gets in, and what bad input gets.
