@@ -1,1 +1,325 @@
-//! controller
+//! The operator: watches, decides, launches. It never talks MCP; it meets the gateways in the API
+//! server alone.
+//!
+//! ```text
+//!  watch ──► queue (keys of Sessions) ──► session::reconcile
+//!                                          resolve: every read
+//!                                          plan, domain::lifecycle, build: pure
+//!                                          apply: every write
+//! ```
+//!
+//! One reconcile serves a Session, its Agent and its attachments, so that they are decided on one
+//! view. Only the holder of the Lease reconciles.
+
+pub mod agent;
+pub mod apply;
+pub mod attachment;
+pub mod build;
+pub mod events;
+pub mod hosts;
+pub mod keys;
+pub mod latest;
+pub mod metrics;
+pub mod plan;
+pub mod pods;
+pub mod queue;
+pub mod refs;
+pub mod resolve;
+pub mod scrub;
+pub mod seen;
+pub mod session;
+pub mod target;
+pub mod watch;
+
+use crate::{
+    domain::{Clock, identity::SessionKey, lifecycle::Ignored},
+    process::{
+        health::Guard,
+        lease::{self, Held, Keeper, LeaseError},
+        metrics::Metrics,
+    },
+};
+use apply::Apply;
+use build::{pod::ShimImage, policy::GatewayPeers};
+use events::Events;
+use hosts::Gateways;
+use kube::Client;
+use metrics::ControllerMetrics;
+use queue::{Outcome, Queue};
+use resolve::{LatestAll, Resolve};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Name of the operator's Lease.
+const LEASE: &str = "awaken-operator";
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+const KEYS_AGAIN: Duration = Duration::from_secs(2);
+const AFTER_CONFLICT: Duration = Duration::from_millis(10);
+
+/// What the operator is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The installation's namespace.
+    pub namespace: String,
+    /// Name of the pod, for events and logs.
+    pub pod: String,
+    /// This start of the process, never used again.
+    pub incarnation: String,
+    /// Where the shim comes from.
+    pub shim: ShimImage,
+    /// Where gateways are, for NetworkPolicies.
+    pub gateways: GatewayPeers,
+    /// How many Sessions are looked at side by side.
+    pub workers: usize,
+}
+
+impl Config {
+    /// The labels of gateway pods of the chart's release.
+    pub fn gateway_labels(instance: &str) -> BTreeMap<String, String> {
+        [
+            ("app.kubernetes.io/name", "awaken-operator"),
+            ("app.kubernetes.io/instance", instance),
+            ("app.kubernetes.io/component", "gateway"),
+        ]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .into()
+    }
+}
+
+/// Why the operator ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// The Lease is lost: another replica acts.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// A part ended.
+    #[error("{0} ended")]
+    Ended(&'static str),
+}
+
+/// Why a reconcile ended early. The key comes back.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Something could not be read.
+    #[error(transparent)]
+    Resolve(#[from] resolve::ResolveError),
+    /// Something could not be written.
+    #[error(transparent)]
+    Apply(#[from] apply::ApplyError),
+}
+
+/// What every reconcile shares.
+pub struct Context {
+    /// What the operator is told.
+    pub config: Config,
+    /// The reading side.
+    pub resolve: Resolve,
+    /// The writing side.
+    pub apply: Apply,
+    /// Kubernetes events.
+    pub events: Events,
+    /// What is counted.
+    pub metrics: ControllerMetrics,
+    ignored: Mutex<HashMap<SessionKey, HashSet<Ignored>>>,
+}
+
+impl Context {
+    /// Counts receipts that do not count, each once.
+    fn count_ignored(&self, key: &SessionKey, ignored: &[Ignored]) {
+        let mut all = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
+        if ignored.is_empty() {
+            all.remove(key);
+            return;
+        }
+        let known = all.entry(key.clone()).or_default();
+        for new in ignored.iter().filter(|i| !known.contains(i)) {
+            self.metrics.ignored(new.mismatch);
+        }
+        *known = ignored.iter().copied().collect();
+    }
+}
+
+/// Runs the operator until `stop`. `ready` gives a guard for each part that must come up.
+///
+/// # Errors
+/// When the Lease is lost, or a part ends unasked.
+pub async fn run(
+    config: Config,
+    client: Client,
+    clock: Arc<dyn Clock>,
+    ready: impl Fn(&'static str) -> Option<Guard>,
+    metrics: &Metrics,
+    stop: CancellationToken,
+) -> Result<(), ControllerError> {
+    let metrics = ControllerMetrics::new(metrics);
+    let queue = Arc::new(Queue::default());
+    let gateways = Arc::new(Gateways::default());
+    let latest = Arc::new(LatestAll::default());
+    let unreadable = watch::Unreadable::default();
+    let (events, writer) = events::channel(client.clone(), &config.pod, metrics.clone());
+    let shared = watch::Shared {
+        client: client.clone(),
+        namespace: config.namespace.clone(),
+        queue: queue.clone(),
+        gateways: gateways.clone(),
+        latest: latest.clone(),
+        unreadable: unreadable.clone(),
+        events: events.clone(),
+        metrics: metrics.clone(),
+    };
+    let mut tasks = JoinSet::new();
+    let (stores, watches) = watch::start(&shared, ready);
+    for watch in watches {
+        tasks.spawn(async move {
+            watch.await;
+            Err(ControllerError::Ended("a watch"))
+        });
+    }
+    let (keeper, held) = Keeper::new(client.clone(), lease_config(&config), clock.clone());
+    let keeping = keeper.run(stop.clone());
+    tasks.spawn(async move { keeping.await.map_err(ControllerError::from) });
+    let writing = writer.run(stop.clone());
+    tasks.spawn(async move {
+        writing.await;
+        Ok(())
+    });
+    let apply = Apply::new(client.clone(), metrics.clone());
+    let lead = async move {
+        leader(&held).await;
+        let source_key = source_key(&apply, &config.namespace).await;
+        synced(&stores).await;
+        let resolve = Resolve::new(
+            client,
+            config.namespace.clone(),
+            clock,
+            stores,
+            unreadable,
+            gateways,
+            latest,
+            source_key,
+        );
+        let ignored = Mutex::default();
+        let workers = config.workers.max(1);
+        let ctx = Arc::new(Context { config, resolve, apply, events, metrics, ignored });
+        work(ctx, queue, held, workers).await
+    };
+    tasks.spawn(async move { lead.await.map_err(ControllerError::from) });
+    let ended = tokio::select! {
+        () = stop.cancelled() => Ok(()),
+        Some(ended) = tasks.join_next() => ended.unwrap_or(Err(ControllerError::Ended("a task"))),
+    };
+    if ended.is_ok() {
+        // The Lease is given back before the rest is dropped.
+        while let Ok(Some(_)) =
+            tokio::time::timeout(Duration::from_secs(6), tasks.join_next()).await
+        {
+            if tasks.len() <= 1 {
+                break;
+            }
+        }
+    }
+    tasks.shutdown().await;
+    ended
+}
+
+fn lease_config(config: &Config) -> lease::Config {
+    lease::Config {
+        namespace: config.namespace.clone(),
+        name: LEASE.to_owned(),
+        identity: format!("{}_{}", config.pod, config.incarnation),
+        duration: LEASE_DURATION,
+        labels: BTreeMap::new(),
+        owner: None,
+        exclusive_name: false,
+    }
+}
+
+/// Waits until the Lease is ours.
+async fn leader(held: &tokio::sync::watch::Receiver<Held>) {
+    let mut held = held.clone();
+    if held.wait_for(|h| h.is_valid()).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    tracing::info!("this replica acts");
+}
+
+/// The installation's keys, as soon as they can be had.
+async fn source_key(apply: &Apply, namespace: &str) -> keys::SourceKey {
+    loop {
+        match keys::ensure(apply, namespace).await {
+            Ok(key) => return key,
+            Err(problem) => {
+                tracing::error!(%problem, "the installation's keys are not there yet");
+                tokio::time::sleep(KEYS_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// Waits until every store was filled once.
+async fn synced(stores: &watch::Stores) {
+    let ready = futures::future::join_all([
+        Box::pin(async { stores.agents.wait_until_ready().await.is_ok() })
+            as std::pin::Pin<Box<dyn Future<Output = bool> + Send>>,
+        Box::pin(async { stores.attachments.wait_until_ready().await.is_ok() }),
+        Box::pin(async { stores.sessions.wait_until_ready().await.is_ok() }),
+        Box::pin(async { stores.pods.wait_until_ready().await.is_ok() }),
+        Box::pin(async { stores.policies.wait_until_ready().await.is_ok() }),
+        Box::pin(async { stores.secrets.wait_until_ready().await.is_ok() }),
+    ]);
+    ready.await;
+}
+
+/// Looks at Sessions as they become due, as long as the Lease is ours.
+async fn work(
+    ctx: Arc<Context>,
+    queue: Arc<Queue<SessionKey>>,
+    held: tokio::sync::watch::Receiver<Held>,
+    workers: usize,
+) -> Result<(), LeaseError> {
+    let mut all = JoinSet::new();
+    for _ in 0..workers {
+        let (ctx, queue, held) = (ctx.clone(), queue.clone(), held.clone());
+        all.spawn(async move {
+            loop {
+                let key = queue.next().await;
+                if !held.borrow().is_valid() {
+                    return;
+                }
+                handle(&ctx, &queue, &key).await;
+            }
+        });
+    }
+    all.join_next().await;
+    Err(LeaseError::Expired(LEASE.to_owned()))
+}
+
+/// One reconcile, its result counted and given back to the queue.
+async fn handle(ctx: &Context, queue: &Queue<SessionKey>, key: &SessionKey) {
+    let began = Instant::now();
+    let result = session::reconcile(ctx, key).await;
+    let took = began.elapsed();
+    let (outcome, word) = match &result {
+        Ok(wait @ Outcome::Wait(_)) => (*wait, "wait"),
+        Ok(outcome) => (*outcome, "done"),
+        // Somebody else wrote first; what they wrote was read.
+        Err(Error::Apply(apply::ApplyError::Conflict { .. })) => {
+            (Outcome::Wait(AFTER_CONFLICT), "conflict")
+        }
+        // Nothing to do until somebody mends the object, which wakes the key.
+        Err(Error::Resolve(resolve::ResolveError::Unreadable { .. })) => (Outcome::Done, "stalled"),
+        Err(_) => (Outcome::Failed, "failed"),
+    };
+    ctx.metrics.reconciled(word, took);
+    let failures = queue.finish(key, outcome);
+    if let Err(problem) = &result
+        && outcome == Outcome::Failed
+    {
+        tracing::warn!(session = %key, %problem, failures, "a reconcile failed");
+    }
+}

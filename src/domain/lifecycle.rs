@@ -14,6 +14,7 @@
 
 mod change;
 pub mod naming;
+mod property;
 pub mod retry;
 pub mod situation;
 pub mod step;

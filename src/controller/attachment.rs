@@ -1,0 +1,172 @@
+//! McpAttachment: what its status says of it. Pure; the generations themselves are driven with
+//! their Session, in [`super::session`].
+
+use super::{plan::Judged, seen::Problem};
+use crate::{
+    api::{
+        McpAttachmentStatus, RECONCILE_REQUESTED_AT,
+        condition::{ACCEPTED, READY, RECONCILING, SERVING, STALLED, set},
+    },
+    domain::{
+        lifecycle::{
+            Generation, State, Wish,
+            retry::{is_lost, next_try},
+        },
+        reason::{Class, Reason},
+    },
+};
+use jiff::{Timestamp, tz::TimeZone};
+use kube::ResourceExt;
+
+/// What the statuses are made from, besides the plan.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The present time.
+    pub now: Timestamp,
+    /// The Session's generations.
+    pub entries: &'a [Generation],
+    /// Whether the Session's host is alive.
+    pub alive: bool,
+    /// What keeps the whole Session.
+    pub blocked: Option<&'a Problem>,
+}
+
+/// How an attachment does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// The newest generation is in service.
+    pub ready: bool,
+    /// Some generation is callable.
+    pub serving: bool,
+    /// Work goes on by itself.
+    pub reconciling: bool,
+    /// Nothing goes on until somebody acts, or the slow retry comes.
+    pub stalled: bool,
+    /// Why.
+    pub reason: Reason,
+    /// Cause and next step.
+    pub message: String,
+}
+
+/// How an attachment does.
+pub fn health(view: &View<'_>, judged: &Judged) -> Health {
+    let serving = serving(view, judged);
+    let from = |reason: Reason, message: String| {
+        let message = match serving {
+            Some(e) => format!("{message} Generation {} still serves.", e.generation),
+            None => message,
+        };
+        let stalled = reason.class() == Class::Permanent;
+        let reconciling = !stalled && reason != Reason::Suspended;
+        let serving = serving.is_some();
+        Health { ready: false, serving, reconciling, stalled, reason, message }
+    };
+    let problem = judged.accepted.as_ref().err().or(judged.held.as_ref()).or(view.blocked);
+    if let Some(Problem { reason, message }) = problem {
+        return from(*reason, message.clone());
+    }
+    if !view.alive {
+        let cause = "No gateway serves the Session at the moment.";
+        let Problem { reason, message } = Problem::new(Reason::NoGateway, cause);
+        return from(reason, message);
+    }
+    let Some(newest) = newest(view, judged) else {
+        return from(Reason::Requested, Reason::Requested.meaning().to_owned());
+    };
+    match newest.state {
+        State::Active if newest.published => Health {
+            ready: true,
+            serving: true,
+            reconciling: false,
+            stalled: false,
+            reason: Reason::Active,
+            message: format!("Generation {} serves.", newest.generation),
+        },
+        State::Active | State::Requested => from(newest.reason, newest.reason.meaning().to_owned()),
+        State::Realizing if newest.message.is_empty() => {
+            from(newest.reason, newest.reason.meaning().to_owned())
+        }
+        State::Realizing => from(newest.reason, newest.message.clone()),
+        State::Failed | State::Draining => {
+            let Problem { reason, message } = Problem::new(newest.reason, &newest.message);
+            let message = match next_try(newest) {
+                Some(at) => format!("{message} Next try at {}.", clock_time(at)),
+                None => message,
+            };
+            from(reason, message)
+        }
+    }
+}
+
+/// The newest generation that speaks for what is asked for now.
+fn newest<'a>(view: &View<'a>, judged: &Judged) -> Option<&'a Generation> {
+    let ours = of(view, judged).filter(|e| match e.state {
+        State::Draining => is_lost(e),
+        _ => true,
+    });
+    let wanted = judged.source();
+    let mut fitting: Vec<_> =
+        ours.filter(|e| wanted.is_none_or(|source| e.source == source)).collect();
+    fitting.sort_by_key(|e| e.generation);
+    fitting.pop()
+}
+
+fn serving<'a>(view: &View<'a>, judged: &Judged) -> Option<&'a Generation> {
+    of(view, judged).find(|e| view.alive && e.state == State::Active && e.published)
+}
+
+fn of<'a>(view: &View<'a>, judged: &Judged) -> impl Iterator<Item = &'a Generation> {
+    let uid = judged.attachment.metadata.uid.clone().unwrap_or_default();
+    view.entries.iter().filter(move |e| e.attachment_uid == uid)
+}
+
+fn clock_time(at: Timestamp) -> String {
+    at.to_zoned(TimeZone::UTC).strftime("%H:%M:%SZ").to_string()
+}
+
+/// The attachment's status.
+pub fn status(view: &View<'_>, judged: &Judged) -> McpAttachmentStatus {
+    let attachment = &judged.attachment;
+    let old = attachment.status.clone().unwrap_or_default();
+    let health = health(view, judged);
+    let observed = attachment.metadata.generation;
+    let mut conditions = old.conditions;
+    let mut put = |type_, status, reason, message: &str| {
+        set(&mut conditions, type_, status, reason, message, observed, view.now);
+    };
+    match &judged.accepted {
+        Ok(()) => put(ACCEPTED, true, Reason::Accepted, Reason::Accepted.meaning()),
+        Err(problem) => put(ACCEPTED, false, problem.reason, &problem.message),
+    }
+    put(READY, health.ready, health.reason, &health.message);
+    put(RECONCILING, health.reconciling, health.reason, "");
+    put(STALLED, health.stalled, health.reason, "");
+    let active = of(view, judged).find(|e| e.state == State::Active);
+    match serving(view, judged) {
+        Some(e) => {
+            let message = format!("Generation {} is callable.", e.generation);
+            put(SERVING, true, Reason::Active, &message);
+        }
+        None => put(SERVING, false, health.reason, ""),
+    }
+    let evidence = active.and_then(|e| e.evidence.as_ref());
+    let desired = match judged.wish {
+        Wish::Withdraw(_) => None,
+        Wish::Serve(_) | Wish::Hold => newest(view, judged),
+    };
+    McpAttachmentStatus {
+        observed_generation: observed,
+        conditions,
+        desired_generation: desired.map(|e| e.generation),
+        active_generation: active.map(|e| e.generation),
+        tool_count: evidence.and_then(|e| e.tool_count),
+        surface_digest: evidence.and_then(|e| e.surface_digest.clone()),
+        protocol_version: evidence.and_then(|e| e.protocol_version.clone()),
+        target: Some(judged.target.clone()),
+        last_handled_reconcile_at: attachment
+            .annotations()
+            .get(RECONCILE_REQUESTED_AT)
+            .cloned()
+            .or(old.last_handled_reconcile_at),
+    }
+}

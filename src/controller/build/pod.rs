@@ -1,0 +1,289 @@
+//! The pod of one generation of a sandboxed stdio server.
+//!
+//! ```text
+//!  init container  shim image    awaken-shim copy ──► emptyDir /awaken
+//!  server          environment   /awaken/awaken-shim run … -- command args
+//! ```
+//!
+//! It passes PodSecurity `restricted`, has no service account token, and holds no secret but its
+//! declared `secretEnv`.
+
+use super::{
+    ATTACHMENT_UID, COMPONENT, GENERATION, MANAGED_BY, MANAGER, SESSION_COMPONENT, SESSION_UID,
+    SHIM_PORT, owned_by_session,
+};
+use crate::{
+    api::{
+        Session,
+        agent::{Environment, PullPolicy},
+        attachment::{SandboxStdio, SecretEnvVar},
+    },
+    controller::pods::{SERVER, SHIM},
+    domain::lifecycle::Generation,
+};
+use k8s_openapi::{
+    api::core::v1::{
+        Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource,
+        ObjectFieldSelector, Pod, PodSecurityContext, PodSpec, ResourceRequirements,
+        SeccompProfile, SecretKeySelector, SecurityContext, Volume, VolumeMount,
+    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+};
+use kube::ResourceExt;
+use std::collections::BTreeMap;
+
+/// Where the shim lies in the pod.
+const SHIM_DIR: &str = "/awaken";
+const SHIM_FILE: &str = "/awaken/awaken-shim";
+const TMP: &str = "/tmp";
+const HOME: &str = "/tmp/home";
+/// After SIGTERM, before the kubelet kills. What was in flight was drained before.
+const GRACE_SECONDS: i64 = 10;
+
+/// Where the shim comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShimImage {
+    /// The operator's own image.
+    pub image: String,
+    /// When it is pulled; the kubelet's default when absent.
+    pub pull_policy: Option<String>,
+}
+
+/// What a pod is made from.
+#[derive(Clone, Debug)]
+pub struct Launch<'a> {
+    /// The Session.
+    pub session: &'a Session,
+    /// The generation, with its pod's name and its limits.
+    pub generation: &'a Generation,
+    /// What runs.
+    pub stdio: &'a SandboxStdio,
+    /// Where it runs.
+    pub environment: &'a Environment,
+    /// The number of that environment.
+    pub revision: i64,
+    /// Where the shim comes from.
+    pub shim: &'a ShimImage,
+    /// The installation's public keys, comma-separated base64.
+    pub gateway_keys: &'a str,
+}
+
+/// The pod, by the given name.
+pub fn pod(launch: &Launch<'_>, name: &str) -> Pod {
+    let Launch { session, generation, environment, .. } = launch;
+    let number = generation.generation.to_string();
+    let uid = session.metadata.uid.clone().unwrap_or_default();
+    let labels = [
+        (MANAGED_BY, MANAGER),
+        (COMPONENT, SESSION_COMPONENT),
+        (SESSION_UID, uid.as_str()),
+        (ATTACHMENT_UID, generation.attachment_uid.as_str()),
+        (GENERATION, number.as_str()),
+    ];
+    let annotations = [
+        ("awaken.dev/session", session.name_any()),
+        ("awaken.dev/attachment", generation.attachment.clone()),
+        (REVISION, launch.revision.to_string()),
+    ];
+    let user = environment.run_as_user;
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: session.namespace(),
+            labels: Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into()),
+            annotations: Some(annotations.map(|(k, v)| (k.to_owned(), v)).into()),
+            owner_references: owned_by_session(session),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            restart_policy: Some("Never".to_owned()),
+            termination_grace_period_seconds: Some(GRACE_SECONDS),
+            security_context: Some(PodSecurityContext {
+                run_as_non_root: Some(true),
+                run_as_user: Some(user),
+                run_as_group: Some(user),
+                fs_group: Some(user),
+                seccomp_profile: Some(SeccompProfile {
+                    type_: "RuntimeDefault".to_owned(),
+                    ..SeccompProfile::default()
+                }),
+                ..PodSecurityContext::default()
+            }),
+            init_containers: Some(vec![shim_container(launch)]),
+            containers: vec![server_container(launch)],
+            volumes: Some(volumes(environment)),
+            ..PodSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// Annotation: the revision of the environment that a pod runs in.
+pub const REVISION: &str = "awaken.dev/environment-revision";
+
+fn shim_container(launch: &Launch<'_>) -> Container {
+    let amounts = |cpu: &str, memory: &str| quantities([("cpu", cpu), ("memory", memory)]);
+    Container {
+        name: SHIM.to_owned(),
+        image: Some(launch.shim.image.clone()),
+        image_pull_policy: launch.shim.pull_policy.clone(),
+        command: Some(vec![
+            "/usr/local/bin/awaken-shim".to_owned(),
+            "copy".to_owned(),
+            SHIM_FILE.to_owned(),
+        ]),
+        resources: Some(ResourceRequirements {
+            requests: Some(amounts("10m", "16Mi")),
+            limits: Some(amounts("500m", "64Mi")),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(restricted()),
+        volume_mounts: Some(vec![mount("awaken", SHIM_DIR, false)]),
+        ..Container::default()
+    }
+}
+
+fn server_container(launch: &Launch<'_>) -> Container {
+    let Launch { session, generation, stdio, environment, .. } = launch;
+    let flag = |name: &str, value: String| [name.to_owned(), value];
+    let mut args = vec!["run".to_owned()];
+    args.extend(flag("--listen", format!("0.0.0.0:{SHIM_PORT}")));
+    args.extend(flag("--session-uid", session.metadata.uid.clone().unwrap_or_default()));
+    args.extend(flag("--attachment-uid", generation.attachment_uid.clone()));
+    args.extend(flag("--generation", generation.generation.to_string()));
+    args.extend(flag("--max-message-bytes", generation.limits.max_message_bytes.to_string()));
+    args.push("--".to_owned());
+    args.push(literal(&stdio.command));
+    args.extend(stdio.args.iter().map(|a| literal(a)));
+    let mut mounts = vec![mount("awaken", SHIM_DIR, true), mount("tmp", TMP, false)];
+    if let Some(workspace) = &environment.workspace {
+        mounts.push(mount("workspace", &workspace.mount_path, false));
+    }
+    Container {
+        name: SERVER.to_owned(),
+        image: Some(environment.image.clone()),
+        image_pull_policy: Some(
+            match environment.image_pull_policy {
+                PullPolicy::IfNotPresent => "IfNotPresent",
+                PullPolicy::Always => "Always",
+                PullPolicy::Never => "Never",
+            }
+            .to_owned(),
+        ),
+        command: Some(vec![SHIM_FILE.to_owned()]),
+        args: Some(args),
+        env: Some(env(launch)),
+        ports: Some(vec![ContainerPort {
+            name: Some("shim".to_owned()),
+            container_port: SHIM_PORT,
+            protocol: Some("TCP".to_owned()),
+            ..ContainerPort::default()
+        }]),
+        resources: Some(environment.resources.clone().unwrap_or_else(default_resources)),
+        security_context: Some(restricted()),
+        termination_message_policy: Some("File".to_owned()),
+        volume_mounts: Some(mounts),
+        ..Container::default()
+    }
+}
+
+fn env(launch: &Launch<'_>) -> Vec<EnvVar> {
+    let plain = |name: &str, value: String| EnvVar {
+        name: name.to_owned(),
+        value: Some(value),
+        value_from: None,
+    };
+    let from = |name: &str, source: EnvVarSource| EnvVar {
+        name: name.to_owned(),
+        value: None,
+        value_from: Some(source),
+    };
+    let mut env = vec![
+        from(
+            "AWAKEN_POD_UID",
+            EnvVarSource {
+                field_ref: Some(ObjectFieldSelector {
+                    api_version: Some("v1".to_owned()),
+                    field_path: "metadata.uid".to_owned(),
+                }),
+                ..EnvVarSource::default()
+            },
+        ),
+        plain("AWAKEN_GATEWAY_KEYS", launch.gateway_keys.to_owned()),
+    ];
+    let declared = |name: &str| {
+        launch.stdio.env.iter().any(|e| e.name == name)
+            || launch.stdio.secret_env.iter().any(|e| e.name == name)
+    };
+    for (name, value) in [("HOME", HOME), ("TMPDIR", TMP)] {
+        if !declared(name) {
+            env.push(plain(name, value.to_owned()));
+        }
+    }
+    env.extend(launch.stdio.env.iter().map(|e| plain(&e.name, literal(&e.value))));
+    env.extend(launch.stdio.secret_env.iter().map(|SecretEnvVar { name, secret_key_ref }| {
+        let selector = SecretKeySelector {
+            name: secret_key_ref.name.clone(),
+            key: secret_key_ref.key.clone(),
+            optional: None,
+        };
+        from(name, EnvVarSource { secret_key_ref: Some(selector), ..EnvVarSource::default() })
+    }));
+    env
+}
+
+/// Kubernetes replaces `$(NAME)` in arguments and values and reads `$$` as one `$`; with each `$`
+/// doubled the text arrives as written.
+fn literal(text: &str) -> String {
+    text.replace('$', "$$")
+}
+
+fn restricted() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities {
+            drop: Some(vec!["ALL".to_owned()]),
+            ..Capabilities::default()
+        }),
+        privileged: Some(false),
+        read_only_root_filesystem: Some(true),
+        run_as_non_root: Some(true),
+        ..SecurityContext::default()
+    }
+}
+
+fn default_resources() -> ResourceRequirements {
+    ResourceRequirements {
+        requests: Some(quantities([("cpu", "10m"), ("memory", "32Mi")])),
+        limits: Some(quantities([("cpu", "1"), ("memory", "512Mi"), ("ephemeral-storage", "1Gi")])),
+        ..ResourceRequirements::default()
+    }
+}
+
+fn quantities<const N: usize>(all: [(&str, &str); N]) -> BTreeMap<String, Quantity> {
+    all.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned()))).into()
+}
+
+fn volumes(environment: &Environment) -> Vec<Volume> {
+    let empty = |name: &str| Volume {
+        name: name.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    };
+    let mut all = vec![empty("awaken"), empty("tmp")];
+    if environment.workspace.is_some() {
+        all.push(empty("workspace"));
+    }
+    all
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+    VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        read_only: read_only.then_some(true),
+        ..VolumeMount::default()
+    }
+}

@@ -1,0 +1,50 @@
+//! The Standing Session of an Agent.
+
+use super::{COMPONENT, MANAGED_BY, MANAGER, SESSION_COMPONENT};
+use crate::api::{Agent, Session, SessionSpec, attachment::AgentRef};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt};
+
+/// Held until the Session's generations are drained and its pods are on their way out.
+pub const FINALIZER: &str = "awaken.dev/drain";
+
+/// The Standing Session: named like the Agent, owned by it.
+pub fn standing(agent: &Agent) -> Session {
+    let labels = [(MANAGED_BY, MANAGER), (COMPONENT, SESSION_COMPONENT)];
+    Session {
+        metadata: ObjectMeta {
+            name: Some(agent.name_any()),
+            namespace: agent.namespace(),
+            labels: Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into()),
+            finalizers: Some(vec![FINALIZER.to_owned()]),
+            owner_references: agent.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: SessionSpec { agent_ref: AgentRef { name: agent.name_any() } },
+        status: None,
+    }
+}
+
+/// Whose a Session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// This Agent's.
+    Ours,
+    /// It belonged to an Agent of this name that is gone; it will go too.
+    Former,
+    /// Somebody else's.
+    Foreign,
+}
+
+/// Whether a Session is this Agent's.
+pub fn ownership(session: &Session, agent: &Agent) -> Ownership {
+    let kind = Agent::kind(&());
+    let owners = session.metadata.owner_references.iter().flatten();
+    let mut controllers = owners
+        .filter(|o| o.controller == Some(true) && o.kind == kind && o.name == agent.name_any());
+    match controllers.next() {
+        Some(owner) if Some(&owner.uid) == agent.metadata.uid.as_ref() => Ownership::Ours,
+        Some(_) => Ownership::Former,
+        None => Ownership::Foreign,
+    }
+}

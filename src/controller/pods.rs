@@ -1,0 +1,237 @@
+//! What a Session pod tells of its generation. Pure: from the pod as the API server shows it.
+
+use super::scrub::scrub;
+use crate::domain::{lifecycle::PodFact, reason::Reason};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+
+/// Name of the container that runs the server.
+pub const SERVER: &str = "server";
+/// Name of the init container that brings the shim.
+pub const SHIM: &str = "shim";
+
+const IMAGE_PROBLEMS: [&str; 7] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "RegistryUnavailable",
+    "ImageInspectError",
+    "SignatureValidationFailed",
+];
+
+/// What the pod tells.
+pub fn fact(pod: &Pod) -> PodFact {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return PodFact::Deleting;
+    }
+    let Some(status) = &pod.status else { return PodFact::Pending(None) };
+    if let Some((reason, message)) = ended(status) {
+        return PodFact::Ended(reason, message);
+    }
+    let running = container(status, SERVER)
+        .and_then(|c| c.state.as_ref())
+        .is_some_and(|state| state.running.is_some());
+    match (&pod.metadata.uid, &status.pod_ip) {
+        (Some(uid), Some(address)) if running && !address.is_empty() => {
+            PodFact::Running { uid: uid.clone(), address: address.clone() }
+        }
+        _ => PodFact::Pending(kept_by(status)),
+    }
+}
+
+/// The digest of the image that the server's container runs, as the runtime reports it.
+pub fn image_digest(pod: &Pod) -> Option<&str> {
+    let image = container(pod.status.as_ref()?, SERVER)?.image_id.as_str();
+    (!image.is_empty()).then_some(image)
+}
+
+fn container<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatus> {
+    let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    all.into_iter().find(|c| c.name == name)
+}
+
+fn terminated<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStateTerminated> {
+    container(status, name)?.state.as_ref()?.terminated.as_ref()
+}
+
+fn ended(status: &PodStatus) -> Option<(Reason, String)> {
+    if let Some(end) = terminated(status, SHIM).filter(|end| end.exit_code != 0) {
+        let message = format!(
+            "The init container that brings the shim ended with code {}{}",
+            end.exit_code,
+            said(end)
+        );
+        return Some((Reason::PodConfigError, message));
+    }
+    if let Some(end) = terminated(status, SERVER) {
+        return Some(server_ended(end));
+    }
+    let phase = status.phase.as_deref();
+    if phase != Some("Failed") && phase != Some("Succeeded") {
+        return None;
+    }
+    let reason = status.reason.as_deref().unwrap_or("Failed");
+    let message = status.message.as_deref().unwrap_or_default();
+    Some((Reason::PodLost, format!("The pod ended: {reason}: {message}")))
+}
+
+fn server_ended(end: &ContainerStateTerminated) -> (Reason, String) {
+    match (end.reason.as_deref(), end.exit_code) {
+        (Some("OOMKilled"), _) => {
+            (Reason::OutOfMemory, format!("The server went over its memory limit{}", said(end)))
+        }
+        (Some("StartError" | "ContainerCannotRun"), _) => {
+            (Reason::CommandNotFound, format!("The container cannot start{}", said(end)))
+        }
+        (_, 127) => {
+            (Reason::CommandNotFound, format!("The command is not in the image{}", said(end)))
+        }
+        (_, 126) => {
+            (Reason::CommandNotFound, format!("The command cannot be executed{}", said(end)))
+        }
+        (_, code) => {
+            (Reason::ServerExited, format!("The server ended with code {code}{}", said(end)))
+        }
+    }
+}
+
+/// The end of a sentence: what the container left behind, without what looks like a secret.
+fn said(end: &ContainerStateTerminated) -> String {
+    match end.message.as_deref().map(str::trim).filter(|m| !m.is_empty()) {
+        None => ".".to_owned(),
+        Some(message) => format!(": {}", scrub(message)),
+    }
+}
+
+fn kept_by(status: &PodStatus) -> Option<(Reason, String)> {
+    let waiting = |name| {
+        let waiting = container(status, name)?.state.as_ref()?.waiting.as_ref()?;
+        Some((waiting.reason.as_deref()?, waiting.message.as_deref().unwrap_or_default()))
+    };
+    for name in [SHIM, SERVER] {
+        if let Some((word, message)) = waiting(name)
+            && let Some(reason) = waiting_reason(word, message)
+        {
+            let image = container(status, name).map_or("", |c| c.image.as_str());
+            return Some((reason, format!("{word} (image {image}): {}", scrub(message))));
+        }
+    }
+    let unscheduled = status.conditions.iter().flatten().find(|c| {
+        c.type_ == "PodScheduled"
+            && c.status == "False"
+            && matches!(c.reason.as_deref(), Some("Unschedulable" | "SchedulingGated"))
+    })?;
+    let message = unscheduled.message.clone().unwrap_or_default();
+    Some((Reason::Unschedulable, message))
+}
+
+fn waiting_reason(word: &str, message: &str) -> Option<Reason> {
+    if IMAGE_PROBLEMS.contains(&word) {
+        return Some(Reason::ImagePullFailed);
+    }
+    match word {
+        "CreateContainerConfigError" if is_root_refusal(message) => Some(Reason::RunAsNonRoot),
+        "CreateContainerConfigError" if message.contains("couldn't find key") => {
+            Some(Reason::SecretKeyNotFound)
+        }
+        "CreateContainerConfigError"
+            if message.contains("secret") && message.contains("not found") =>
+        {
+            Some(Reason::SecretNotFound)
+        }
+        "CreateContainerConfigError" | "CreateContainerError" => Some(Reason::PodConfigError),
+        "RunContainerError" | "StartError" => Some(Reason::CommandNotFound),
+        _ => None,
+    }
+}
+
+fn is_root_refusal(message: &str) -> bool {
+    message.contains("runAsNonRoot") || message.contains("run as root")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    fn pod(status: serde_json::Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u-1"}, "status": status}))
+            .unwrap()
+    }
+
+    fn server(state: serde_json::Value) -> Pod {
+        pod(json!({"phase": "Pending", "podIP": "10.0.0.7", "containerStatuses": [
+            {"name": "server", "image": "tools:1", "imageID": "", "ready": false, "restartCount": 0, "state": state},
+        ]}))
+    }
+
+    fn waiting(reason: &str, message: &str) -> Pod {
+        server(json!({"waiting": {"reason": reason, "message": message}}))
+    }
+
+    fn terminated(code: i32, reason: &str, message: &str) -> Pod {
+        server(json!({"terminated": {"exitCode": code, "reason": reason, "message": message}}))
+    }
+
+    #[rstest]
+    #[case::back_off(waiting("ImagePullBackOff", "Back-off"), Reason::ImagePullFailed)]
+    #[case::pull(waiting("ErrImagePull", "not found"), Reason::ImagePullFailed)]
+    #[case::name(waiting("InvalidImageName", "bad"), Reason::ImagePullFailed)]
+    #[case::root(
+        waiting(
+            "CreateContainerConfigError",
+            "container has runAsNonRoot and image will run as root"
+        ),
+        Reason::RunAsNonRoot
+    )]
+    #[case::config(waiting("CreateContainerConfigError", "configmap gone"), Reason::PodConfigError)]
+    #[case::secret(
+        waiting("CreateContainerConfigError", "secret \"k\" not found"),
+        Reason::SecretNotFound
+    )]
+    #[case::key(
+        waiting("CreateContainerConfigError", "couldn't find key t in Secret a/k"),
+        Reason::SecretKeyNotFound
+    )]
+    #[case::unschedulable(pod(json!({"phase": "Pending", "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: insufficient cpu"},
+    ]})), Reason::Unschedulable)]
+    fn what_keeps_a_pod(#[case] pod: Pod, #[case] expected: Reason) {
+        let PodFact::Pending(Some((reason, message))) = fact(&pod) else {
+            panic!("{:?}", fact(&pod))
+        };
+        assert_eq!(reason, expected);
+        assert!(!message.is_empty());
+    }
+
+    #[rstest]
+    #[case::oom(terminated(137, "OOMKilled", ""), Reason::OutOfMemory)]
+    #[case::not_found(terminated(127, "Error", "mcp-x: not found"), Reason::CommandNotFound)]
+    #[case::not_executable(terminated(126, "Error", ""), Reason::CommandNotFound)]
+    #[case::start(terminated(128, "StartError", "exec"), Reason::CommandNotFound)]
+    #[case::exit(terminated(3, "Error", "no such database"), Reason::ServerExited)]
+    #[case::zero(terminated(0, "Completed", ""), Reason::ServerExited)]
+    #[case::evicted(pod(json!({"phase": "Failed", "reason": "Evicted", "message": "disk"})), Reason::PodLost)]
+    fn how_a_server_ends(#[case] pod: Pod, #[case] expected: Reason) {
+        let PodFact::Ended(reason, _) = fact(&pod) else { panic!("{:?}", fact(&pod)) };
+        assert_eq!(reason, expected);
+    }
+
+    #[test]
+    fn the_message_names_the_code_and_the_last_words_without_secrets() {
+        let pod = terminated(3, "Error", "bad key sk-proj-abcdefghijklmnop1234567890");
+        let PodFact::Ended(_, message) = fact(&pod) else { panic!() };
+        assert!(message.starts_with("The server ended with code 3: bad key "), "{message}");
+        assert!(!message.contains("abcdefghijklmnop"), "{message}");
+    }
+
+    #[test]
+    fn running_needs_container_and_address() {
+        let running = server(json!({"running": {}}));
+        let expected = PodFact::Running { uid: "u-1".into(), address: "10.0.0.7".into() };
+        assert_eq!(fact(&running), expected);
+        let creating = waiting("ContainerCreating", "");
+        assert_eq!(fact(&creating), PodFact::Pending(None));
+    }
+}

@@ -1,0 +1,293 @@
+//! Every read: from the watched stores, and of Secret values by name, only when the metadata of a
+//! Secret that somebody names has changed. Values are hashed at once and not kept.
+
+use super::{
+    hosts::Gateways,
+    keys::{self, KeyError, SourceKey},
+    latest::Latest,
+    refs,
+    seen::{SecretState, Seen},
+    watch::{Stores, Unreadable},
+};
+use crate::{
+    api::{Agent, McpAttachment, Session},
+    domain::{Clock, identity::SessionKey},
+};
+use jiff::{Timestamp, TimestampRound, Unit};
+use k8s_openapi::api::{
+    core::v1::{Pod, Secret},
+    networking::v1::NetworkPolicy,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    runtime::reflector::{ObjectRef, Store},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::time::{Instant, timeout};
+
+const REQUEST: Duration = Duration::from_secs(15);
+
+/// Why something could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// The stored object does not fit the schema of this version; nothing is decided without it.
+    #[error("the {kind} {key} cannot be read")]
+    Unreadable {
+        /// The kind.
+        kind: &'static str,
+        /// Which one.
+        key: SessionKey,
+    },
+    /// The API server could not be asked.
+    #[error("reading {what}: {source}")]
+    Api {
+        /// What was to be read.
+        what: String,
+        /// What it said.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// There was no answer in time.
+    #[error("reading {what}: no answer within {REQUEST:?}")]
+    Timeout {
+        /// What was to be read.
+        what: String,
+    },
+    /// The installation's keys are not usable.
+    #[error(transparent)]
+    Keys(#[from] KeyError),
+}
+
+/// The reading side.
+pub struct Resolve {
+    client: Client,
+    namespace: String,
+    clock: Arc<dyn Clock>,
+    stores: Stores,
+    unreadable: Unreadable,
+    gateways: Arc<Gateways>,
+    /// What we wrote, where the watches have not caught up.
+    pub latest: Arc<LatestAll>,
+    source_key: SourceKey,
+    hashes: Mutex<HashMap<SessionKey, Hashed>>,
+    link: Mutex<Option<(String, Arc<str>)>>,
+}
+
+/// What we wrote, by kind.
+#[derive(Default)]
+pub struct LatestAll {
+    /// Agents.
+    pub agents: Latest<Agent>,
+    /// Attachments.
+    pub attachments: Latest<McpAttachment>,
+    /// Sessions.
+    pub sessions: Latest<Session>,
+    /// Session pods.
+    pub pods: Latest<Pod>,
+    /// NetworkPolicies.
+    pub policies: Latest<NetworkPolicy>,
+}
+
+/// The hashed values of one version of a Secret.
+struct Hashed {
+    version: String,
+    keys: Arc<BTreeMap<String, String>>,
+}
+
+impl Resolve {
+    /// Reads from these stores, and Secrets through this client.
+    #[expect(clippy::too_many_arguments, reason = "built once, in one place")]
+    pub fn new(
+        client: Client,
+        namespace: String,
+        clock: Arc<dyn Clock>,
+        stores: Stores,
+        unreadable: Unreadable,
+        gateways: Arc<Gateways>,
+        latest: Arc<LatestAll>,
+        source_key: SourceKey,
+    ) -> Self {
+        Self {
+            client,
+            namespace,
+            clock,
+            stores,
+            unreadable,
+            gateways,
+            latest,
+            source_key,
+            hashes: Mutex::default(),
+            link: Mutex::default(),
+        }
+    }
+
+    /// Everything that a reconcile of this Session depends on.
+    ///
+    /// # Errors
+    /// When the Agent or the Session cannot be read, or a Secret cannot be fetched.
+    pub async fn gather(&self, key: &SessionKey) -> Result<Seen, ResolveError> {
+        for kind in ["Agent", "Session"] {
+            if self.unreadable.has(kind, key) {
+                return Err(ResolveError::Unreadable { kind, key: key.clone() });
+            }
+        }
+        let agent = self.latest.agents.pick(key, get(&self.stores.agents, key));
+        let session = self.latest.sessions.pick(key, get(&self.stores.sessions, key));
+        let unreadable = self.unreadable.uids("McpAttachment", &key.namespace);
+        let readable = |a: &McpAttachment| {
+            !a.metadata.uid.as_ref().is_some_and(|uid| unreadable.contains(uid))
+        };
+        let attachments: Vec<_> = self
+            .stores
+            .attachments
+            .state_filter(|a| refs::of_attachment(a) == *key)
+            .into_iter()
+            .filter(|a| a.metadata.deletion_timestamp.is_none() && readable(a))
+            .filter_map(|a| self.latest.attachments.pick(&named(&*a), Some(a)))
+            .collect();
+        let (pods, policy) = match session.as_deref().and_then(|s| s.metadata.uid.as_deref()) {
+            Some(uid) => (self.pods(uid), self.policy(uid)),
+            None => (vec![], None),
+        };
+        let secrets = self.secrets(&key.namespace, &attachments).await?;
+        Ok(Seen {
+            key: key.clone(),
+            now: self.now(),
+            agent: agent.filter(|a| a.metadata.deletion_timestamp.is_none()),
+            session,
+            attachments,
+            unreadable,
+            secrets,
+            pods,
+            policy,
+            gateways: self.gateways.live(Instant::now()),
+        })
+    }
+
+    /// Reads a Session again that somebody else wrote meanwhile.
+    ///
+    /// # Errors
+    /// When the API server cannot be asked.
+    pub async fn refresh_session(&self, key: &SessionKey) -> Result<(), ResolveError> {
+        let api = Api::<Session>::namespaced(self.client.clone(), &key.namespace);
+        if let Some(session) = within(format!("Session {key}"), api.get_opt(&key.name)).await? {
+            self.latest.sessions.put(key, session);
+        }
+        Ok(())
+    }
+
+    /// The public keys that pods are given.
+    ///
+    /// # Errors
+    /// When the Secret cannot be read or holds no key.
+    pub async fn link_keys(&self) -> Result<Arc<str>, ResolveError> {
+        let key =
+            SessionKey { namespace: self.namespace.clone(), name: keys::LINK_KEYS.to_owned() };
+        let version =
+            get(&self.stores.secrets, &key).and_then(|s| s.metadata.resource_version.clone());
+        let cached = self.link.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let (Some(version), Some((seen, public))) = (&version, cached)
+            && *version == seen
+        {
+            return Ok(public);
+        }
+        let api = Api::<Secret>::namespaced(self.client.clone(), &key.namespace);
+        let secret = within(format!("Secret {key}"), api.get(&key.name)).await?;
+        let public: Arc<str> = keys::public_keys(&secret)?.into();
+        if let Some(version) = secret.metadata.resource_version {
+            *self.link.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some((version, public.clone()));
+        }
+        Ok(public)
+    }
+
+    /// The time, in whole milliseconds: what is written is what is read back.
+    fn now(&self) -> Timestamp {
+        let now = self.clock.now();
+        now.round(TimestampRound::new().smallest(Unit::Millisecond)).unwrap_or(now)
+    }
+
+    fn pods(&self, session_uid: &str) -> Vec<Arc<Pod>> {
+        let belongs = |p: &Pod| {
+            p.labels().get(super::build::SESSION_UID).is_some_and(|uid| uid == session_uid)
+        };
+        self.latest.pods.merge(self.stores.pods.state_filter(belongs), belongs)
+    }
+
+    fn policy(&self, session_uid: &str) -> Option<Arc<NetworkPolicy>> {
+        let belongs = |p: &NetworkPolicy| {
+            p.labels().get(super::build::SESSION_UID).is_some_and(|uid| uid == session_uid)
+        };
+        self.latest.policies.merge(self.stores.policies.state_filter(belongs), belongs).pop()
+    }
+
+    async fn secrets(
+        &self,
+        namespace: &str,
+        attachments: &[Arc<McpAttachment>],
+    ) -> Result<BTreeMap<String, SecretState>, ResolveError> {
+        let names: BTreeSet<&str> =
+            attachments.iter().flat_map(|a| refs::secrets_of(&a.spec)).collect();
+        let mut out = BTreeMap::new();
+        for name in names {
+            let key = SessionKey { namespace: namespace.to_owned(), name: name.to_owned() };
+            out.insert(name.to_owned(), self.secret(&key).await?);
+        }
+        Ok(out)
+    }
+
+    async fn secret(&self, key: &SessionKey) -> Result<SecretState, ResolveError> {
+        let Some(meta) = get(&self.stores.secrets, key) else {
+            self.lock_hashes().remove(key);
+            return Ok(SecretState::Missing);
+        };
+        let version = meta.metadata.resource_version.clone().unwrap_or_default();
+        if let Some(hashed) = self.lock_hashes().get(key).filter(|h| h.version == version) {
+            return Ok(SecretState::Present(hashed.keys.clone()));
+        }
+        let api = Api::<Secret>::namespaced(self.client.clone(), &key.namespace);
+        let Some(secret) = within(format!("Secret {key}"), api.get_opt(&key.name)).await? else {
+            return Ok(SecretState::Missing);
+        };
+        let version = secret.metadata.resource_version.clone().unwrap_or_default();
+        let values = secret.data.unwrap_or_default();
+        let keys: BTreeMap<_, _> = values
+            .iter()
+            .map(|(name, value)| (name.clone(), self.source_key.hash(&value.0)))
+            .collect();
+        let keys = Arc::new(keys);
+        self.lock_hashes().insert(key.clone(), Hashed { version, keys: keys.clone() });
+        Ok(SecretState::Present(keys))
+    }
+
+    fn lock_hashes(&self) -> std::sync::MutexGuard<'_, HashMap<SessionKey, Hashed>> {
+        self.hashes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Namespace and name of an object.
+pub fn named(object: &impl ResourceExt) -> SessionKey {
+    SessionKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+}
+
+fn get<K>(store: &Store<K>, key: &SessionKey) -> Option<Arc<K>>
+where
+    K: kube::runtime::reflector::Lookup<DynamicType = ()> + Clone + 'static,
+{
+    store.get(&ObjectRef::new(&key.name).within(&key.namespace))
+}
+
+async fn within<T>(
+    what: String,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, ResolveError> {
+    match timeout(REQUEST, request).await {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(source)) => Err(ResolveError::Api { what, source: Box::new(source) }),
+        Err(_) => Err(ResolveError::Timeout { what }),
+    }
+}

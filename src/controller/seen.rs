@@ -1,0 +1,72 @@
+//! What one reconcile works on: everything that was read for one Session, as plain data.
+
+use super::hosts::Gateway;
+use crate::{
+    api::{Agent, McpAttachment, Session},
+    domain::{identity::SessionKey, reason::Reason},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::{core::v1::Pod, networking::v1::NetworkPolicy};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Everything that was read for one Session.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Namespace and name of the Session, and of its Agent.
+    pub key: SessionKey,
+    /// When it was read.
+    pub now: Timestamp,
+    /// The Agent; none when it is gone or going.
+    pub agent: Option<Arc<Agent>>,
+    /// The Session of that name, whoever made it.
+    pub session: Option<Arc<Session>>,
+    /// The attachments that name the Agent and are not being deleted.
+    pub attachments: Vec<Arc<McpAttachment>>,
+    /// UIDs of attachments that are there but cannot be read.
+    pub unreadable: Vec<String>,
+    /// Every Secret that the attachments name.
+    pub secrets: BTreeMap<String, SecretState>,
+    /// The Session's pods.
+    pub pods: Vec<Arc<Pod>>,
+    /// The Session's NetworkPolicy.
+    pub policy: Option<Arc<NetworkPolicy>>,
+    /// The gateways that are alive.
+    pub gateways: Vec<Gateway>,
+}
+
+/// A Secret, without its values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretState {
+    /// There is none of that name.
+    Missing,
+    /// Its keys, each with a keyed hash of its value.
+    Present(Arc<BTreeMap<String, String>>),
+}
+
+/// Why something is not as asked, for a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The word.
+    pub reason: Reason,
+    /// Cause and next step.
+    pub message: String,
+}
+
+impl Problem {
+    /// The cause in the given words, and the next step that belongs to the reason.
+    pub fn new(reason: Reason, cause: impl AsRef<str>) -> Self {
+        let (cause, next) = (cause.as_ref(), reason.next_step());
+        let message = if next.is_empty() { cause.to_owned() } else { format!("{cause} {next}") };
+        Self { reason, message }
+    }
+}
+
+/// The names of a few things and how many more there are.
+pub fn few<T: AsRef<str>>(names: &[T]) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<_> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}

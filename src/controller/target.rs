@@ -1,0 +1,205 @@
+//! What an attachment's target says: its canonical form, and whether it can be used at all. Names
+//! are resolved by the gateway at each connect; here only what is literally written is judged.
+
+use super::seen::Problem;
+use crate::{
+    api::attachment::{Http, McpAttachmentSpec, SandboxStdio},
+    domain::{identity::Fingerprint, reason::Reason},
+};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use url::{Host, Url};
+
+/// The canonical URL of an HTTP target.
+///
+/// # Errors
+/// What is wrong with it, naming the field.
+pub fn http_url(http: &Http) -> Result<String, Problem> {
+    let invalid = |why: &str| Problem::new(Reason::InvalidUrl, format!("spec.http.url {why}."));
+    let url = Url::parse(&http.url).map_err(|e| invalid(&format!("is not a URL: {e}")))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(invalid("must be http or https"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(invalid("must not contain user information"));
+    }
+    if url.fragment().is_some() {
+        return Err(invalid("must not contain a fragment"));
+    }
+    if let Some(what) = url.host().as_ref().and_then(forbidden) {
+        let cause = format!("spec.http.url names {what}, where the gateway never connects to.");
+        return Err(Problem::new(Reason::TargetForbidden, cause));
+    }
+    if http.credential.is_some() && url.scheme() != "https" && !http.insecure_credential {
+        let cause = "spec.http.credential would travel over plain http.";
+        return Err(Problem::new(Reason::InsecureCredential, cause));
+    }
+    Ok(url.into())
+}
+
+/// What kind of forbidden address the host literally is.
+fn forbidden(host: &Host<&str>) -> Option<&'static str> {
+    match host {
+        Host::Domain(name) => {
+            let name = name.trim_end_matches('.');
+            (name == "localhost" || name.ends_with(".localhost")).then_some("a loopback name")
+        }
+        Host::Ipv4(address) => forbidden_v4(*address),
+        Host::Ipv6(address) => forbidden_v6(*address),
+    }
+}
+
+fn forbidden_v4(address: Ipv4Addr) -> Option<&'static str> {
+    if address == Ipv4Addr::new(169, 254, 169, 254) || address == Ipv4Addr::new(100, 100, 100, 200)
+    {
+        Some("a metadata address")
+    } else if address.is_loopback() {
+        Some("a loopback address")
+    } else if address.is_link_local() {
+        Some("a link-local address")
+    } else if address.octets()[0] == 0 {
+        Some("the unspecified address")
+    } else if address.is_multicast() || address.is_broadcast() {
+        Some("a multicast or broadcast address")
+    } else {
+        None
+    }
+}
+
+fn forbidden_v6(address: Ipv6Addr) -> Option<&'static str> {
+    if let Some(IpAddr::V4(mapped)) = address.to_ipv4().map(IpAddr::V4)
+        && !matches!(address.segments(), [0, 0, 0, 0, 0, 0, 0, 0 | 1])
+    {
+        return forbidden_v4(mapped);
+    }
+    if address == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254) {
+        Some("a metadata address")
+    } else if address.is_loopback() {
+        Some("a loopback address")
+    } else if address.is_unicast_link_local() {
+        Some("a link-local address")
+    } else if address.is_unspecified() {
+        Some("the unspecified address")
+    } else if address.is_multicast() {
+        Some("a multicast address")
+    } else {
+        None
+    }
+}
+
+/// The target in one line, for people: the URL, or the command with its arguments.
+pub fn line(spec: &McpAttachmentSpec) -> String {
+    const LONGEST: usize = 500;
+    let mut line = match (&spec.http, &spec.sandbox_stdio) {
+        (Some(http), _) => http.url.clone(),
+        (None, Some(stdio)) => {
+            let words = std::iter::once(&stdio.command).chain(&stdio.args);
+            words.map(String::as_str).collect::<Vec<_>>().join(" ")
+        }
+        (None, None) => String::new(),
+    };
+    line = super::scrub::scrub(&line);
+    if line.len() > LONGEST {
+        let mut end = LONGEST;
+        while !line.is_char_boundary(end) {
+            end -= 1;
+        }
+        line.truncate(end);
+        line.push('…');
+    }
+    line
+}
+
+/// What makes two HTTP targets the same: canonical URL and credential reference.
+pub fn http_identity(url: &str, http: &Http) -> String {
+    let key = http.credential.as_ref().map(|c| &c.secret_key_ref);
+    Fingerprint::new("http-target")
+        .field(url)
+        .optional(key.map(|k| &k.name))
+        .optional(key.map(|k| &k.key))
+        .finish()
+}
+
+/// What makes two stdio targets the same: image, command, arguments and secret references.
+pub fn stdio_identity(image: Option<&str>, stdio: &SandboxStdio) -> String {
+    let to = Fingerprint::new("stdio-target").optional(image).field(&stdio.command);
+    let to = to.field(stdio.args.len().to_be_bytes());
+    let to = stdio.args.iter().fold(to, Fingerprint::field);
+    let mut secrets: Vec<_> =
+        stdio.secret_env.iter().map(|e| (&e.name, &e.secret_key_ref)).collect();
+    secrets.sort();
+    secrets
+        .iter()
+        .fold(to, |to, (name, key)| to.field(name).field(&key.name).field(&key.key))
+        .finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::attachment::{Credential, SecretKeyRef};
+    use rstest::rstest;
+
+    fn http(url: &str) -> Http {
+        Http { url: url.to_owned(), credential: None, insecure_credential: false }
+    }
+
+    #[rstest]
+    #[case("http://127.0.0.1:8080/mcp", Reason::TargetForbidden)]
+    #[case("http://127.1/mcp", Reason::TargetForbidden)]
+    #[case("http://0x7f.1/mcp", Reason::TargetForbidden)]
+    #[case("http://2130706433/mcp", Reason::TargetForbidden)]
+    #[case("http://0.0.0.0/mcp", Reason::TargetForbidden)]
+    #[case("http://localhost/mcp", Reason::TargetForbidden)]
+    #[case("http://a.localhost./mcp", Reason::TargetForbidden)]
+    #[case("http://169.254.169.254/latest", Reason::TargetForbidden)]
+    #[case("http://169.254.1.1/", Reason::TargetForbidden)]
+    #[case("http://[::1]/mcp", Reason::TargetForbidden)]
+    #[case("http://[::]/mcp", Reason::TargetForbidden)]
+    #[case("http://[::ffff:127.0.0.1]/mcp", Reason::TargetForbidden)]
+    #[case("http://[fe80::1]/mcp", Reason::TargetForbidden)]
+    #[case("http://[fd00:ec2::254]/mcp", Reason::TargetForbidden)]
+    #[case("ftp://example.com/mcp", Reason::InvalidUrl)]
+    #[case("http://u:p@example.com/mcp", Reason::InvalidUrl)]
+    #[case("http://example.com/mcp#x", Reason::InvalidUrl)]
+    #[case("example.com/mcp", Reason::InvalidUrl)]
+    fn refused(#[case] url: &str, #[case] reason: Reason) {
+        assert_eq!(http_url(&http(url)).unwrap_err().reason, reason);
+    }
+
+    #[rstest]
+    #[case("HTTPS://Example.COM:443/mcp?x=1", "https://example.com/mcp?x=1")]
+    #[case("http://10.0.0.7:3001/mcp", "http://10.0.0.7:3001/mcp")]
+    #[case("http://everything.team-a.svc:3001/mcp", "http://everything.team-a.svc:3001/mcp")]
+    fn canonical(#[case] url: &str, #[case] expected: &str) {
+        assert_eq!(http_url(&http(url)).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_credential_needs_https_or_an_explicit_word() {
+        let mut http = http("http://example.com/mcp");
+        http.credential = Some(Credential {
+            secret_key_ref: SecretKeyRef { name: "s".into(), key: "k".into() },
+            header: "Authorization".into(),
+            scheme: "Bearer".into(),
+        });
+        assert_eq!(http_url(&http).unwrap_err().reason, Reason::InsecureCredential);
+        http.insecure_credential = true;
+        assert!(http_url(&http).is_ok());
+    }
+
+    #[test]
+    fn two_accounts_are_two_targets() {
+        let one = |secret: &str| SandboxStdio {
+            command: "c".into(),
+            args: vec!["a".into()],
+            env: vec![],
+            secret_env: vec![crate::api::attachment::SecretEnvVar {
+                name: "KEY".into(),
+                secret_key_ref: SecretKeyRef { name: secret.into(), key: "k".into() },
+            }],
+        };
+        assert_ne!(stdio_identity(Some("i"), &one("x")), stdio_identity(Some("i"), &one("y")));
+        assert_eq!(stdio_identity(Some("i"), &one("x")), stdio_identity(Some("i"), &one("x")));
+        assert_ne!(stdio_identity(Some("i"), &one("x")), stdio_identity(Some("j"), &one("x")));
+    }
+}
