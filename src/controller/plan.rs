@@ -189,7 +189,7 @@ fn validate<'a>(
         (Some(http), _) => {
             let url = target::http_url(http)?;
             let identity = target::http_identity(&url, http);
-            (Valid::Http { url, http, server: server.clone() }, identity)
+            (Valid::Http { url: url.as_str().to_owned(), http, server: server.clone() }, identity)
         }
         (None, Some(stdio)) => {
             let Some(environment) = environment else {

@@ -4,86 +4,30 @@
 use super::seen::Problem;
 use crate::{
     api::attachment::{Http, McpAttachmentSpec, SandboxStdio},
-    domain::{identity::Fingerprint, reason::Reason},
+    domain::{
+        address::{CanonicalUrl, canonical_url, forbidden_host},
+        identity::Fingerprint,
+        reason::Reason,
+    },
 };
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use url::{Host, Url};
 
 /// The canonical URL of an HTTP target.
 ///
 /// # Errors
 /// What is wrong with it, naming the field.
-pub fn http_url(http: &Http) -> Result<String, Problem> {
-    let invalid = |why: &str| Problem::new(Reason::InvalidUrl, format!("spec.http.url {why}."));
-    let url = Url::parse(&http.url).map_err(|e| invalid(&format!("is not a URL: {e}")))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(invalid("must be http or https"));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(invalid("must not contain user information"));
-    }
-    if url.fragment().is_some() {
-        return Err(invalid("must not contain a fragment"));
-    }
-    if let Some(what) = url.host().as_ref().and_then(forbidden) {
+pub fn http_url(http: &Http) -> Result<CanonicalUrl, Problem> {
+    let url = canonical_url(&http.url).map_err(|problem| {
+        Problem::new(Reason::InvalidUrl, format!("spec.http.url: {problem}."))
+    })?;
+    if let Some(what) = forbidden_host(url.host()) {
         let cause = format!("spec.http.url names {what}, where the gateway never connects to.");
         return Err(Problem::new(Reason::TargetForbidden, cause));
     }
-    if http.credential.is_some() && url.scheme() != "https" && !http.insecure_credential {
+    if http.credential.is_some() && !url.is_https() && !http.insecure_credential {
         let cause = "spec.http.credential would travel over plain http.";
         return Err(Problem::new(Reason::InsecureCredential, cause));
     }
-    Ok(url.into())
-}
-
-/// What kind of forbidden address the host literally is.
-fn forbidden(host: &Host<&str>) -> Option<&'static str> {
-    match host {
-        Host::Domain(name) => {
-            let name = name.trim_end_matches('.');
-            (name == "localhost" || name.ends_with(".localhost")).then_some("a loopback name")
-        }
-        Host::Ipv4(address) => forbidden_v4(*address),
-        Host::Ipv6(address) => forbidden_v6(*address),
-    }
-}
-
-fn forbidden_v4(address: Ipv4Addr) -> Option<&'static str> {
-    if address == Ipv4Addr::new(169, 254, 169, 254) || address == Ipv4Addr::new(100, 100, 100, 200)
-    {
-        Some("a metadata address")
-    } else if address.is_loopback() {
-        Some("a loopback address")
-    } else if address.is_link_local() {
-        Some("a link-local address")
-    } else if address.octets()[0] == 0 {
-        Some("the unspecified address")
-    } else if address.is_multicast() || address.is_broadcast() {
-        Some("a multicast or broadcast address")
-    } else {
-        None
-    }
-}
-
-fn forbidden_v6(address: Ipv6Addr) -> Option<&'static str> {
-    if let Some(IpAddr::V4(mapped)) = address.to_ipv4().map(IpAddr::V4)
-        && !matches!(address.segments(), [0, 0, 0, 0, 0, 0, 0, 0 | 1])
-    {
-        return forbidden_v4(mapped);
-    }
-    if address == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254) {
-        Some("a metadata address")
-    } else if address.is_loopback() {
-        Some("a loopback address")
-    } else if address.is_unicast_link_local() {
-        Some("a link-local address")
-    } else if address.is_unspecified() {
-        Some("the unspecified address")
-    } else if address.is_multicast() {
-        Some("a multicast address")
-    } else {
-        None
-    }
+    Ok(url)
 }
 
 /// The target in one line, for people: the URL, or the command with its arguments.
@@ -110,10 +54,10 @@ pub fn line(spec: &McpAttachmentSpec) -> String {
 }
 
 /// What makes two HTTP targets the same: canonical URL and credential reference.
-pub fn http_identity(url: &str, http: &Http) -> String {
+pub fn http_identity(url: &CanonicalUrl, http: &Http) -> String {
     let key = http.credential.as_ref().map(|c| &c.secret_key_ref);
     Fingerprint::new("http-target")
-        .field(url)
+        .field(url.as_str())
         .optional(key.map(|k| &k.name))
         .optional(key.map(|k| &k.key))
         .finish()
@@ -171,7 +115,7 @@ mod tests {
     #[case("http://10.0.0.7:3001/mcp", "http://10.0.0.7:3001/mcp")]
     #[case("http://everything.team-a.svc:3001/mcp", "http://everything.team-a.svc:3001/mcp")]
     fn canonical(#[case] url: &str, #[case] expected: &str) {
-        assert_eq!(http_url(&http(url)).unwrap(), expected);
+        assert_eq!(http_url(&http(url)).unwrap().as_str(), expected);
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub fn step(s: &Situation<'_>) -> Step {
     run.withdraw();
     let proven = run.observe();
     run.promote(&proven);
+    // Before, to make room for what is asked for; after, for what that takes the place of.
+    run.retire();
     run.request();
     run.start();
     run.retire();
@@ -265,6 +267,435 @@ impl Run<'_> {
             if !owned && !matches!(fact, PodFact::Refused(..) | PodFact::Deleting) {
                 self.out.effects.push(Effect::DeletePod(*generation));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::lifecycle::{
+        Blueprint, Desired, Evidence, Limits, Owner, Place, Receipt, fingerprint,
+    };
+    use jiff::{SignedDuration, Timestamp};
+    use rstest::rstest;
+    use std::collections::BTreeMap;
+
+    /// One attachment, its Session and its host, moved by hand.
+    struct Bench {
+        now: Timestamp,
+        wish: Option<Wish>,
+        retry: bool,
+        host: Option<(&'static str, i64)>,
+        receipts: Vec<Receipt>,
+        pods: BTreeMap<i64, PodFact>,
+        terminating: bool,
+        last: Step,
+    }
+
+    fn blueprint(source: &str, place: Place) -> Wish {
+        let limits = Limits {
+            startup_timeout_ms: 45_000,
+            call_timeout_ms: 46_000,
+            drain_timeout_ms: 20_000,
+            max_concurrent_calls: 7,
+            max_message_bytes: 4096,
+        };
+        Wish::Serve(Blueprint { server: "srv".into(), source: source.into(), place, limits })
+    }
+
+    fn http(source: &str) -> Wish {
+        blueprint(source, Place::Http { url: format!("https://h/{source}"), credential: None })
+    }
+
+    fn pod(source: &str) -> Wish {
+        blueprint(source, Place::Pod { secrets: vec![] })
+    }
+
+    impl Bench {
+        fn new(wish: Wish) -> Self {
+            let mut bench = Self {
+                now: Timestamp::from_second(5_000).unwrap(),
+                wish: Some(wish),
+                retry: false,
+                host: Some(("inc-1", 4)),
+                receipts: vec![],
+                pods: BTreeMap::new(),
+                terminating: false,
+                last: Step { last_generation: 10, ..Step::default() },
+            };
+            bench.go();
+            bench
+        }
+
+        fn go(&mut self) -> &Step {
+            let desired: Vec<_> = self
+                .wish
+                .iter()
+                .map(|wish| Desired {
+                    attachment: "files".into(),
+                    attachment_uid: "a-uid".into(),
+                    wish: wish.clone(),
+                    retry: self.retry,
+                })
+                .collect();
+            self.last = step(&Situation {
+                now: self.now,
+                session: "coder",
+                session_uid: "s-uid",
+                entries: &self.last.entries,
+                last_generation: self.last.last_generation,
+                receipts: &self.receipts,
+                owner: self.host.map(|(incarnation, epoch)| Owner { incarnation, epoch }),
+                desired: &desired,
+                pods: &self.pods,
+                terminating: self.terminating,
+            });
+            self.retry = false;
+            &self.last
+        }
+
+        fn pass(&mut self, seconds: i64) -> &mut Self {
+            self.now += SignedDuration::from_secs(seconds);
+            self
+        }
+
+        fn entry(&self, generation: i64) -> &Generation {
+            self.last.entries.iter().find(|e| e.generation == generation).expect("the entry")
+        }
+
+        /// The gateway answers the present stage of a generation.
+        fn answer(&mut self, generation: i64, verdict: Verdict, reason: Option<Reason>) -> &Step {
+            let stage = self.entry(generation).stage.clone().expect("a stage");
+            self.receipts.retain(|r| r.generation != generation);
+            self.receipts.push(Receipt {
+                generation,
+                stage: stage.kind,
+                generation_ref: stage.generation_ref,
+                fingerprint: stage.fingerprint,
+                verdict,
+                evidence: Evidence { tool_count: Some(9), ..Evidence::default() },
+                reason,
+                message: "what it saw".into(),
+                at: self.now,
+            });
+            self.go()
+        }
+
+        fn states(&self) -> Vec<(i64, State, Reason)> {
+            self.last.entries.iter().map(|e| (e.generation, e.state, e.reason)).collect()
+        }
+
+        fn active(mut self) -> Self {
+            let n = self.last.last_generation;
+            self.answer(n, Verdict::Done, None);
+            self.answer(n, Verdict::Done, None);
+            assert_eq!(self.states(), [(n, State::Active, Reason::Active)]);
+            self
+        }
+    }
+
+    use Reason as R;
+    use State::{Active, Draining, Failed, Realizing, Requested};
+
+    #[test]
+    fn a_request_is_staged_at_once_for_http_and_once_it_has_an_address_for_a_pod() {
+        let bench = Bench::new(http("a"));
+        assert_eq!(bench.states(), [(11, Realizing, R::Realizing)]);
+        let entry = bench.entry(11);
+        let stage = entry.stage.as_ref().unwrap();
+        assert_eq!(stage.kind, StageKind::Realize);
+        let expected = fingerprint(&stage.generation_ref, stage.kind, &entry.target, &entry.limits);
+        assert_eq!(stage.fingerprint, expected);
+
+        let mut bench = Bench::new(pod("a"));
+        assert_eq!(bench.last.effects, [Effect::CreatePod(11)]);
+        assert!(bench.entry(11).stage.is_none());
+        bench.pods.insert(11, PodFact::Pending(None));
+        assert!(bench.go().effects.is_empty());
+        let running = PodFact::Running { uid: "p-uid".into(), address: "10.9.8.7".into() };
+        bench.pods.insert(11, running);
+        bench.go();
+        let Target::SandboxStdio(target) = &bench.entry(11).target else { panic!() };
+        assert_eq!(target.address.as_deref(), Some("10.9.8.7"));
+        assert!(bench.entry(11).stage.is_some());
+    }
+
+    #[test]
+    fn proven_then_published() {
+        let mut bench = Bench::new(http("a"));
+        bench.answer(11, Verdict::Done, None);
+        assert_eq!(bench.states(), [(11, Active, R::Publishing)]);
+        assert_eq!(bench.entry(11).stage.as_ref().unwrap().kind, StageKind::Publish);
+        assert!(!bench.entry(11).published, "the Realize receipt is no Publish receipt");
+        bench.answer(11, Verdict::Done, None);
+        assert!(bench.entry(11).published);
+        assert_eq!(bench.last.wake, None, "nothing to come back for");
+    }
+
+    #[test]
+    fn one_step_makes_the_new_one_active_and_drains_the_old() {
+        let mut bench = Bench::new(http("a")).active();
+        bench.wish = Some(http("b"));
+        bench.go();
+        assert_eq!(bench.states(), [(11, Active, R::Active), (12, Realizing, R::Realizing)]);
+        bench.answer(12, Verdict::Done, None);
+        assert_eq!(bench.states(), [(11, Draining, R::Replaced), (12, Active, R::Publishing)]);
+        assert_eq!(bench.entry(11).stage.as_ref().unwrap().kind, StageKind::Drain);
+        bench.answer(11, Verdict::Done, None);
+        assert_eq!(bench.states(), [(12, Active, R::Publishing)]);
+    }
+
+    #[test]
+    fn what_fails_leaves_what_serves() {
+        let mut bench = Bench::new(http("a")).active();
+        bench.wish = Some(http("b"));
+        bench.go();
+        bench.answer(12, Verdict::Failed, Some(R::Unauthorized));
+        assert_eq!(bench.states(), [(11, Active, R::Active), (12, Failed, R::Unauthorized)]);
+        bench.wish = Some(http("a"));
+        bench.go();
+        assert_eq!(bench.states(), [(11, Active, R::Active)], "asked back, nothing is needed");
+    }
+
+    #[rstest]
+    #[case(R::ConnectFailed, Realizing)]
+    #[case(R::ServerUnavailable, Realizing)]
+    #[case(R::HandshakeTimeout, Realizing)]
+    #[case(R::Unauthorized, Failed)]
+    #[case(R::NotAnMcpServer, Failed)]
+    #[case(R::TargetForbidden, Failed)]
+    fn the_class_of_a_reason_decides(#[case] reason: Reason, #[case] state: State) {
+        let mut bench = Bench::new(http("a"));
+        bench.answer(11, Verdict::Failed, Some(reason));
+        assert_eq!(bench.states(), [(11, state, reason)]);
+    }
+
+    #[test]
+    fn the_deadline_ends_what_is_retried_and_keeps_the_last_cause() {
+        let mut bench = Bench::new(http("a"));
+        bench.answer(11, Verdict::Failed, Some(R::ConnectFailed));
+        bench.pass(44).go();
+        assert_eq!(bench.states(), [(11, Realizing, R::ConnectFailed)]);
+        bench.pass(1).go();
+        assert_eq!(bench.states(), [(11, Failed, R::StartupTimeout)]);
+        let said = &bench.entry(11).message;
+        assert!(said.contains("ConnectFailed: what it saw"), "{said}");
+    }
+
+    #[test]
+    fn without_a_host_the_deadline_waits() {
+        let mut bench = Bench::new(http("a"));
+        bench.host = None;
+        bench.pass(3_600).go();
+        assert_eq!(bench.states(), [(11, Realizing, R::Realizing)]);
+        bench.host = Some(("inc-2", 5));
+        bench.go();
+        assert_eq!(bench.states(), [(11, Realizing, R::Realizing)]);
+        bench.pass(45).go();
+        assert_eq!(bench.states(), [(11, Failed, R::StartupTimeout)]);
+    }
+
+    #[test]
+    fn after_a_failure_the_next_comes_slowly_each_time_later() {
+        let mut bench = Bench::new(http("a"));
+        for (round, gap) in [60, 120, 240, 480, 900, 900].into_iter().enumerate() {
+            let n = 11 + i64::try_from(round).unwrap();
+            bench.answer(n, Verdict::Failed, Some(R::Unauthorized));
+            assert_eq!(bench.entry(n).failures, i64::try_from(round).unwrap() + 1);
+            bench.pass(gap - 1).go();
+            assert_eq!(bench.states(), [(n, Failed, R::Unauthorized)], "{gap}");
+            assert_eq!(bench.last.wake, Some(bench.now + SignedDuration::from_secs(1)));
+            bench.pass(1).go();
+            assert_eq!(bench.states(), [(n + 1, Realizing, R::Realizing)], "{gap}");
+        }
+    }
+
+    #[test]
+    fn a_change_or_a_request_does_not_wait() {
+        let mut bench = Bench::new(http("a"));
+        bench.answer(11, Verdict::Failed, Some(R::Unauthorized));
+        bench.retry = true;
+        bench.go();
+        assert_eq!(bench.states(), [(12, Realizing, R::Realizing)]);
+        bench.answer(12, Verdict::Failed, Some(R::Unauthorized));
+        assert_eq!(bench.entry(12).failures, 1, "somebody acted, so it counts anew");
+        bench.wish = Some(http("b"));
+        bench.go();
+        assert_eq!(bench.states(), [(13, Realizing, R::Realizing)]);
+    }
+
+    #[test]
+    fn a_loss_is_replaced_soon_later_each_time_and_forgotten_after_ten_minutes() {
+        let mut bench = Bench::new(http("a"));
+        for gap in [1, 2, 4, 8] {
+            bench = bench.active();
+            let n = bench.last.last_generation;
+            bench.answer(n, Verdict::Lost, Some(R::ServerLost));
+            assert_eq!(bench.states(), [(n, Draining, R::ServerLost)]);
+            bench.answer(n, Verdict::Done, None);
+            assert_eq!(bench.states(), [(n, Draining, R::ServerLost)], "it holds the count");
+            if gap > 1 {
+                bench.pass(gap - 1).go();
+                assert_eq!(bench.last.last_generation, n, "{gap}");
+            }
+            bench.pass(1).go();
+            assert_eq!(bench.states(), [(n + 1, Realizing, R::Realizing)], "{gap}");
+        }
+        bench = bench.active();
+        let n = bench.last.last_generation;
+        bench.pass(600);
+        bench.answer(n, Verdict::Lost, Some(R::ServerLost));
+        assert_eq!(bench.entry(n).failures, 1);
+    }
+
+    #[test]
+    fn a_move_keeps_what_serves_and_asks_the_new_host() {
+        let mut bench = Bench::new(http("a")).active();
+        bench.wish = Some(http("b"));
+        bench.go();
+        bench.host = Some(("inc-2", 5));
+        bench.go();
+        assert_eq!(bench.states(), [(11, Active, R::Publishing), (12, Realizing, R::Realizing)]);
+        assert!(!bench.entry(11).published);
+        for (n, kind) in [(11, StageKind::Publish), (12, StageKind::Realize)] {
+            let stage = bench.entry(n).stage.as_ref().unwrap();
+            assert_eq!((stage.kind, stage.generation_ref.epoch), (kind, 5));
+        }
+        // What the old host said does not count.
+        assert_eq!(bench.last.ignored.len(), 1);
+        bench.answer(11, Verdict::Done, None);
+        assert!(bench.entry(11).published);
+    }
+
+    #[test]
+    fn draining_ends_by_receipt_deadline_or_loss_of_the_host() {
+        for (how, by) in [
+            ("receipt", RemovedBy::Drained),
+            ("deadline", RemovedBy::Deadline),
+            ("host", RemovedBy::HostLost),
+        ] {
+            let mut bench = Bench::new(http("a")).active();
+            bench.wish = None;
+            bench.go();
+            assert_eq!(bench.states(), [(11, Draining, R::Removed)]);
+            match how {
+                "receipt" => drop(bench.answer(11, Verdict::Done, None).clone()),
+                "deadline" => {
+                    bench.pass(29).go();
+                    assert_eq!(bench.last.entries.len(), 1, "20 s and 10 s of slack");
+                    bench.pass(1).go();
+                }
+                _ => {
+                    bench.host = None;
+                    bench.go();
+                }
+            }
+            assert!(bench.last.entries.is_empty());
+            assert_eq!(bench.last.removed[0].by, by);
+        }
+    }
+
+    #[test]
+    fn withdrawn_on_the_way_drains_and_what_never_started_just_goes() {
+        let mut bench = Bench::new(http("a"));
+        bench.wish = Some(Wish::Withdraw(R::Suspended));
+        bench.go();
+        assert_eq!(bench.states(), [(11, Draining, R::Suspended)]);
+
+        let mut bench = Bench::new(http("a"));
+        bench.host = None;
+        bench.last = Step { last_generation: 20, ..Step::default() };
+        bench.go();
+        assert_eq!(bench.states(), [(21, Requested, R::Requested)]);
+        bench.wish = None;
+        bench.go();
+        assert!(bench.last.entries.is_empty());
+    }
+
+    #[test]
+    fn at_most_three_live_generations() {
+        let mut bench = Bench::new(http("a")).active();
+        for source in ["b", "c", "d", "e"] {
+            bench.wish = Some(http(source));
+            bench.go();
+        }
+        let states: Vec<_> = bench.last.entries.iter().map(|e| e.state).collect();
+        assert_eq!(states, [Active, Draining, Draining]);
+        bench.answer(12, Verdict::Done, None);
+        let states: Vec<_> = bench.last.entries.iter().map(|e| e.state).collect();
+        assert_eq!(states, [Active, Draining, Realizing]);
+        assert_eq!(bench.entry(14).source, "e");
+    }
+
+    #[test]
+    fn what_is_held_keeps_serving_and_starts_nothing() {
+        let mut bench = Bench::new(http("a")).active();
+        bench.wish = Some(Wish::Hold);
+        bench.go();
+        assert_eq!(bench.states(), [(11, Active, R::Active)]);
+        bench.answer(11, Verdict::Lost, Some(R::ServerLost));
+        bench.pass(600).go();
+        assert_eq!(bench.last.last_generation, 11);
+    }
+
+    #[test]
+    fn a_failed_one_loses_its_pod_and_keeps_its_word() {
+        let mut bench = Bench::new(pod("a"));
+        bench.pods.insert(11, PodFact::Ended(R::CommandNotFound, "no such file".into()));
+        bench.go();
+        assert_eq!(bench.states(), [(11, Failed, R::CommandNotFound)]);
+        assert_eq!(bench.last.effects, [Effect::DeletePod(11)]);
+        bench.pods.clear();
+        assert!(bench.go().effects.is_empty());
+        assert_eq!(bench.entry(11).message, "no such file");
+    }
+
+    #[test]
+    fn the_pod_goes_after_the_drain_and_the_entry_after_the_pod() {
+        let mut bench = Bench::new(pod("a"));
+        let running = PodFact::Running { uid: "p".into(), address: "10.0.0.9".into() };
+        bench.pods.insert(11, running);
+        bench.go();
+        bench = bench.active();
+        bench.wish = None;
+        assert!(bench.go().effects.is_empty());
+        bench.answer(11, Verdict::Done, None);
+        assert_eq!(bench.last.effects, [Effect::DeletePod(11)]);
+        bench.pods.insert(11, PodFact::Deleting);
+        assert!(bench.go().effects.is_empty());
+        assert_eq!(bench.last.entries.len(), 1);
+        bench.pods.clear();
+        bench.go();
+        assert!(bench.last.entries.is_empty());
+    }
+
+    #[test]
+    fn a_pod_of_no_generation_is_deleted() {
+        let mut bench = Bench::new(http("a"));
+        bench.pods.insert(3, PodFact::Pending(None));
+        assert_eq!(bench.go().effects, [Effect::DeletePod(3)]);
+    }
+
+    #[test]
+    fn a_receipt_must_match_completely() {
+        type Spoil = fn(&mut Receipt);
+        let spoils: [Spoil; 7] = [
+            |r| r.generation_ref.epoch = 3,
+            |r| r.generation_ref.incarnation = "inc-0".into(),
+            |r| r.generation_ref.session_uid = "other".into(),
+            |r| r.generation_ref.attachment_uid = "other".into(),
+            |r| r.generation_ref.generation = 12,
+            |r| r.stage = StageKind::Publish,
+            |r| r.fingerprint = "sha256:other".into(),
+        ];
+        for (i, spoil) in spoils.into_iter().enumerate() {
+            let mut bench = Bench::new(http("a"));
+            bench.answer(11, Verdict::Done, None);
+            bench = Bench { receipts: bench.receipts, ..Bench::new(http("a")) };
+            spoil(&mut bench.receipts[0]);
+            bench.go();
+            assert_eq!(bench.states(), [(11, Realizing, R::Realizing)], "case {i}");
         }
     }
 }
