@@ -6,9 +6,9 @@
 
 mod body;
 pub mod client_http;
+pub mod client_stdio;
 pub mod legacy;
 pub mod server;
-pub mod client_stdio;
 pub mod wire;
 
 use bytes::Bytes;

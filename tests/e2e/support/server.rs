@@ -65,8 +65,13 @@ impl Server {
         serde_json::from_slice(&body).expect("what it saw")
     }
 
-    /// Its own MCP endpoint, called past the gateway.
+    /// Its MCP endpoint by the pod's address.
+    pub fn direct_url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    /// The same, called past the gateway.
     pub fn direct(&self) -> Client {
-        Client::new(&format!("http://{}/mcp", self.address), None).expect("a URL")
+        Client::new(&self.direct_url(), None).expect("a URL")
     }
 }

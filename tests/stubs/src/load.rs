@@ -1,5 +1,5 @@
-//! The load generator: callers in a closed loop, each call timed, over HTTP (one connection and
-//! MCP session a caller) or over the pipes of a stdio stub that all callers share.
+//! The load generator: callers in a closed loop, each call timed, over HTTP (one connection a
+//! caller, one MCP session for all) or over the pipes of a stdio stub that all callers share.
 
 use crate::mcp_client::Client;
 use anyhow::{Context, Result};
@@ -100,14 +100,17 @@ pub async fn run(options: Options) -> Result<Figures> {
         Some(_) => None,
         None => Some(Arc::new(Pipes::start("{}").await?)),
     };
+    let mut first = match &options.url {
+        Some(url) => Some(Client::new(url, token)?),
+        None => None,
+    };
+    if let Some(client) = &mut first {
+        client.initialize().await.context("initialize")?;
+    }
     let mut callers = vec![];
-    for _ in 0..options.callers {
-        callers.push(match (&options.url, &pipes) {
-            (Some(url), _) => {
-                let mut client = Client::new(url, token)?;
-                client.initialize().await.context("initialize")?;
-                Caller::Http(Box::new(client))
-            }
+    for number in 1..=options.callers as u64 {
+        callers.push(match (&first, &pipes) {
+            (Some(client), _) => Caller::Http(Box::new(client.join(number))),
             (None, Some(pipes)) => Caller::Stdio(Arc::clone(pipes)),
             (None, None) => unreachable!("without a URL there are pipes"),
         });
@@ -144,6 +147,9 @@ pub async fn run(options: Options) -> Result<Figures> {
         errors += e;
         first_error = first_error.or(f);
         longest = longest.max(spent);
+    }
+    if let Some(client) = &mut first {
+        let _ = client.send(http::Method::DELETE, "").await;
     }
     times.sort_unstable();
     let at = |share: f64| {

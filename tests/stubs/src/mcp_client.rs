@@ -95,6 +95,18 @@ impl Client {
         })
     }
 
+    /// Another connection in the same MCP session; `number` keeps its request ids apart.
+    pub fn join(&self, number: u64) -> Self {
+        Self {
+            authority: self.authority.clone(),
+            path: self.path.clone(),
+            headers: self.headers.clone(),
+            session: self.session.clone(),
+            sender: None,
+            next_id: number << 32,
+        }
+    }
+
     async fn connection(&mut self) -> Result<&mut SendRequest<Full<Bytes>>> {
         if self.sender.as_ref().is_none_or(SendRequest::is_closed) {
             let address = match self.authority.rsplit_once(':') {
