@@ -10,13 +10,15 @@
 //! its journal epoch is raised and calls that an earlier host left open are ended. It never decides
 //! about a call.
 
+mod addresses;
 pub mod cluster;
+pub mod connect;
+pub mod keys;
 pub mod outbox;
 pub mod plan;
 pub mod post;
 pub mod realize;
 mod record;
-pub mod connect;
 mod tasks;
 pub mod watchdog;
 
@@ -343,8 +345,8 @@ impl Host {
             News::Lost(failure) => self.lost(key, n, failure),
             News::Relisted(evidence) => {
                 let Some(unit) = post.units.get_mut(&n) else { return };
-                if let Some(evidence) = evidence {
-                    unit.evidence = evidence;
+                if let Some(Evidence { tool_count, surface_digest, .. }) = evidence {
+                    unit.evidence = Evidence { tool_count, surface_digest, ..unit.evidence.clone() };
                 }
                 let (published, evidence) = (unit.published, unit.evidence.clone());
                 post.hosted.catalogs.refresh();

@@ -106,10 +106,12 @@ impl Sessions {
         });
     }
 
-    /// Takes all of them out of service: this gateway lost its Lease.
+    /// Takes all of them out of service and ends their streams: this gateway stops or lost its
+    /// Lease. Calls in flight go on.
     pub fn close_all(&self) {
         for hosted in self.0.load().values() {
             hosted.set_open(false);
+            hosted.left().cancel();
         }
     }
 }

@@ -5,7 +5,7 @@ use super::{
     auth::{ApiReviews, Auth, Times},
     call::Calls,
     config::Config,
-    host::{self, Host, cluster::ApiCluster, connect::{Connector, LinkKeys}},
+    host::{self, Host, cluster::ApiCluster, connect::Connector, keys::LinkKeys},
     hosted::Sessions,
     index::{Index, watch},
     metrics::GatewayMetrics,
@@ -32,6 +32,9 @@ use std::{
 use tokio::{net::TcpListener, sync::watch::Receiver, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+/// How long connections of clients may linger after the last call.
+const LINGER: Duration = Duration::from_secs(5);
+
 /// The journal, both sides.
 #[derive(Clone)]
 pub struct Journal {
@@ -52,9 +55,9 @@ pub enum GatewayError {
         /// Why.
         error: std::io::Error,
     },
-    /// A network in the settings is none.
+    /// A setting that cannot be used.
     #[error("{0}")]
-    Network(String),
+    Setting(String),
     /// The Lease is lost: another start must take over.
     #[error(transparent)]
     Lease(#[from] LeaseError),
@@ -98,7 +101,7 @@ pub async fn run(
     let cluster = Arc::new(ApiCluster::new(client.clone(), &config.pod_name));
     let keys = LinkKeys::default();
     let connector = Connector::new(&config, cluster.clone(), index.shared(), keys.clone())
-        .map_err(GatewayError::Network)?;
+        .map_err(GatewayError::Setting)?;
     let prefix = uuid::Uuid::parse_str(&incarnation).map(|u| u.simple().to_string());
     let calls = Arc::new(Calls::new(
         journal.append.clone(),
@@ -135,29 +138,39 @@ pub async fn run(
 
     let (stop_serving, stop_host, stop_lease) =
         (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
-    let mut tasks: JoinSet<Result<&'static str, GatewayError>> = JoinSet::new();
-    tasks.spawn(hold_lease(config.clone(), client.clone(), (incarnation, leased), sessions.clone(), stop_lease.clone()));
+    let holding = hold_lease(
+        config.clone(),
+        client.clone(),
+        (incarnation, leased),
+        sessions.clone(),
+        stop_lease.clone(),
+    );
+    let mut lease = JoinSet::new();
+    lease.spawn(holding);
     let feed = watch::Feed {
         index,
         sink: move |change| feeder.take(change),
         unreadable: metrics.unreadable.clone(),
         guard: watched,
     };
-    let watching = watch::run(client, feed, stop_host.clone());
-    tasks.spawn(async move { watching.await; Ok("watch") });
-    let hosting = host.run(stop_host.clone());
-    tasks.spawn(async move { hosting.await; Ok("host") });
-    let loading = keys.load(cluster, config.namespace.clone(), config.link_keys.clone(), keyed, stop_host.clone());
-    tasks.spawn(async move { loading.await; Ok("link keys") });
-    let sweeper = (gateway.clone(), stop_serving.clone());
-    tasks.spawn(async move { sweeper.0.store.sweep(sweeper.1).await; Ok("sweep") });
+    let secret = (config.namespace.clone(), config.link_keys.clone());
+    let mut tasks: JoinSet<Result<&'static str, GatewayError>> = JoinSet::new();
+    tasks.spawn(named("watch", watch::run(client, feed, stop_host.clone())));
+    tasks.spawn(named("host", host.run(stop_host.clone())));
+    tasks.spawn(named("link keys", keys.load(cluster, secret, keyed, stop_host.clone())));
+    let (sweeping, stopped) = (gateway.clone(), stop_serving.clone());
+    tasks.spawn(async move {
+        sweeping.store.sweep(stopped).await;
+        Ok("sweep")
+    });
     tasks.spawn(serve(listener, gateway.clone(), stop_serving.clone()));
 
-    let first = tokio::select! {
+    let mut result = tokio::select! {
         () = stop.cancelled() => Ok(()),
         Some(ended) = tasks.join_next() => Err(ended_with(ended)),
+        Some(ended) = lease.join_next() => Err(ended_with(ended)),
     };
-    tracing::info!(failed = first.is_err(), "draining");
+    tracing::info!(failed = result.is_err(), "draining");
     let _draining = readiness.guard("draining");
     gateway.draining.store(true, Ordering::Release);
     stop_serving.cancel();
@@ -165,27 +178,35 @@ pub async fn run(
     if tokio::time::timeout(config.grace, calls.finished()).await.is_err() {
         tracing::warn!("calls that did not finish are cut");
     }
+    // ends every connection to a server; what is still in flight ends as OutcomeUnknown
     stop_host.cancel();
+    calls.finished().await;
     gateway.store.settle().await;
     gateway.reviews.close();
     gateway.reviews.wait().await;
-    let mut result = first;
-    // connections may linger; the Lease is given back when everything else is done
     let rest = async {
-        while tasks.len() > 1 {
-            if let Some(ended) = tasks.join_next().await && let Err(error) = flatten(ended) {
-                result = std::mem::replace(&mut result, Ok(())).and(Err(error));
-            }
+        while let Some(ended) = tasks.join_next().await {
+            result = std::mem::replace(&mut result, Ok(())).and(flatten(ended).map(drop));
         }
     };
-    if tokio::time::timeout(Duration::from_secs(10), rest).await.is_err() {
-        tracing::warn!("some connections did not end");
+    if tokio::time::timeout(LINGER, rest).await.is_err() {
+        tracing::warn!("some connections of clients did not end");
+        tasks.shutdown().await;
     }
+    // given back when nothing of ours can act any more
     stop_lease.cancel();
-    while let Some(ended) = tasks.join_next().await {
+    while let Some(ended) = lease.join_next().await {
         result = result.and(flatten(ended).map(drop));
     }
     result
+}
+
+async fn named(
+    name: &'static str,
+    task: impl Future<Output = ()> + Send,
+) -> Result<&'static str, GatewayError> {
+    task.await;
+    Ok(name)
 }
 
 type Joined = Result<Result<&'static str, GatewayError>, tokio::task::JoinError>;

@@ -240,12 +240,10 @@ impl Realizer for FakeRealizer {
         &'a self,
         generation: &'a Generation,
         _: &'a dyn Peer,
-    ) -> BoxFuture<'a, Result<(Surface, Evidence), Failure>> {
+    ) -> BoxFuture<'a, Result<Surface, Failure>> {
         let tools = self.lists.lock().unwrap()[&generation.attachment].clone();
         let surface = Surface::new(&generation.server, listing(&tools));
-        let evidence =
-            Evidence { tool_count: Some(tools.len() as i64), ..Evidence::default() };
-        Box::pin(async move { Ok((surface, evidence)) })
+        Box::pin(async move { Ok(surface) })
     }
 }
 
@@ -564,7 +562,7 @@ impl World {
         });
     }
 
-    fn generation(&self, epoch: i64, entry: &Entry) -> Generation {
+    pub fn generation(&self, epoch: i64, entry: &Entry) -> Generation {
         let target = Target::Http(HttpTarget {
             url: format!("https://{}.example.com/mcp", entry.attachment),
             credential: None,

@@ -1,14 +1,19 @@
 //! Watches one live generation: its end, its pings, what it says unasked. Tells, and changes
 //! nothing but the handle's own tools.
 
-use super::realize::{Failure, Note, Realizer};
+use super::{
+    connect::listed,
+    realize::{Failure, Note, Realizer},
+};
 use crate::{
     domain::{
         lifecycle::{Evidence, Generation},
         reason::Reason,
     },
     gateway::handle::Handle,
-    mcp::{ConnectionFailure, EventSink, Outgoing, Peer, PeerError, PeerEvent},
+    mcp::{
+        ConnectionFailure, EventSink, Outgoing, Peer, PeerError, PeerEvent, legacy::LIST_CHANGED,
+    },
 };
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -53,9 +58,7 @@ impl Ears {
     pub fn sink(self: &Arc<Self>) -> EventSink {
         let ears = self.clone();
         Arc::new(move |event| match event {
-            PeerEvent::Notification { method, .. }
-                if method == "notifications/tools/list_changed" =>
-            {
+            PeerEvent::Notification { method, .. } if method == LIST_CHANGED => {
                 ears.listed.notify_one();
             }
             PeerEvent::Noise { count, sample } => {
@@ -152,7 +155,8 @@ async fn relist(
     peer: &dyn Peer,
 ) -> Option<Sign> {
     match realizer.relist(generation, peer).await {
-        Ok((surface, evidence)) => {
+        Ok(surface) => {
+            let evidence = listed(&surface);
             handle.relisted(surface);
             Some(Sign::Relisted(evidence))
         }
