@@ -1,6 +1,14 @@
 //! The flags of the `awaken` program. Texts here are what `--help` shows.
 
-use awaken_operator::{controller, gateway, journal::sqlite::Durability, process::logging::Format};
+use awaken_operator::{
+    controller::{
+        self,
+        build::{pod::ShimImage, policy::GatewayPeers},
+    },
+    gateway,
+    journal::sqlite::Durability,
+    process::logging::Format,
+};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{
     net::{IpAddr, SocketAddr},
@@ -78,6 +86,9 @@ pub struct OperatorFlags {
     /// When that image is pulled: IfNotPresent, Always or Never.
     #[arg(long, env = "AWAKEN_SHIM_IMAGE_PULL_POLICY", default_value = "IfNotPresent")]
     pub shim_image_pull_policy: String,
+    /// How many Sessions are reconciled side by side.
+    #[arg(long, env = "AWAKEN_WORKERS", default_value_t = 8)]
+    pub workers: usize,
 }
 
 /// Flags of `awaken gateway`.
@@ -144,15 +155,21 @@ pub enum JournalDurability {
 }
 
 impl OperatorFlags {
-    /// The settings of the operator.
-    pub fn config(self) -> controller::Config {
+    /// The settings of this start of the operator.
+    pub fn config(self, incarnation: String) -> controller::Config {
         controller::Config {
+            gateways: GatewayPeers {
+                namespace: self.process.namespace.clone(),
+                labels: controller::Config::gateway_labels(&self.process.instance),
+            },
             namespace: self.process.namespace,
-            instance: self.process.instance,
-            pod_name: self.pod_name,
-            shim_image: self.shim_image,
-            shim_image_pull_policy: self.shim_image_pull_policy,
-            ..controller::Config::default()
+            pod: self.pod_name,
+            incarnation,
+            shim: ShimImage {
+                image: self.shim_image,
+                pull_policy: Some(self.shim_image_pull_policy),
+            },
+            workers: self.workers,
         }
     }
 }

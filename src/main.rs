@@ -6,8 +6,9 @@ mod flags;
 use anyhow::{Context as _, Result};
 use awaken_operator::{
     controller, crds, gateway,
-    journal::{self, sqlite},
+    journal::{self, sqlite::Sqlite},
     process::{
+        clock::SystemClock,
         health::{self, Readiness},
         logging,
         metrics::Metrics,
@@ -17,7 +18,7 @@ use awaken_operator::{
 use clap::Parser as _;
 use flags::{Command, Flags, GatewayFlags, JournalCommand, OperatorFlags, Process};
 use kube::Client;
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -30,7 +31,7 @@ fn main() -> Result<()> {
             print!("{}", crds::yaml()?);
             Ok(())
         }
-        Command::Journal { file, command } => runtime()?.block_on(journal_tool(file, command)),
+        Command::Journal { file, command } => journal_tool(&file, command),
     }
 }
 
@@ -44,19 +45,21 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 async fn operator(flags: OperatorFlags) -> Result<()> {
     let (mut tasks, readiness, metrics) = begin(&flags.process)?;
     let client = Client::try_default().await.context("no way to the API server")?;
-    let part =
-        controller::run(flags.config(), client, readiness, metrics, tasks.stop());
-    tasks.spawn("operator", part);
+    let config = flags.config(uuid::Uuid::new_v4().to_string());
+    let stop = tasks.stop();
+    tasks.spawn("operator", async move {
+        let ready = |name| Some(readiness.guard(name));
+        controller::run(config, client, Arc::new(SystemClock), ready, &metrics, stop).await
+    });
     Ok(tasks.run().await?)
 }
 
 async fn gateway(flags: GatewayFlags) -> Result<()> {
     let (mut tasks, readiness, metrics) = begin(&flags.process)?;
     let client = Client::try_default().await.context("no way to the API server")?;
-    let store = sqlite::Sqlite::open(&flags.journal, flags.durability())
-        .with_context(|| format!("cannot open the journal {}", flags.journal.display()))?;
-    let store = Arc::new(store);
-    let journal = gateway::Journal { append: store.clone(), read: store.clone() };
+    let store = Sqlite::open(&flags.journal, flags.durability(), &metrics)?;
+    let journal =
+        gateway::Journal { append: Arc::new(store.clone()), read: Arc::new(store.clone()) };
     let (config, stop) = (flags.config(), tasks.stop());
     tasks.spawn("gateway", async move {
         gateway::run(config, client, journal, readiness, &metrics, stop).await
@@ -78,13 +81,16 @@ fn begin(process: &Process) -> Result<(Tasks, Readiness, Metrics)> {
     Ok((tasks, readiness, metrics))
 }
 
-async fn journal_tool(file: std::path::PathBuf, command: JournalCommand) -> Result<()> {
-    let store = sqlite::Sqlite::read_only(&file)
-        .with_context(|| format!("cannot open the journal {}", file.display()))?;
+fn journal_tool(file: &Path, command: JournalCommand) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match command {
-        JournalCommand::Verify => journal::tool::verify(&store, &mut out).await?,
-        JournalCommand::Export => journal::tool::export(&store, &mut out).await?,
+        JournalCommand::Verify => {
+            let found = journal::tool::verify(file, &mut out)?;
+            anyhow::ensure!(found.bad == 0, "{} chains are not what was written", found.bad);
+        }
+        JournalCommand::Export => {
+            journal::tool::export(file, None, &mut out)?;
+        }
     }
     Ok(())
 }

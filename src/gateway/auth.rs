@@ -84,8 +84,7 @@ pub struct ReviewError(pub String);
 /// What the API server answers to.
 pub trait Reviews: Send + Sync + 'static {
     /// Who a token belongs to; none if it is not valid for [`AUDIENCE`].
-    fn token<'a>(&'a self, token: &'a str)
-    -> BoxFuture<'a, Result<Option<Caller>, ReviewError>>;
+    fn token<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Caller>, ReviewError>>;
 
     /// Whether a caller has a right.
     fn access<'a>(

@@ -184,12 +184,7 @@ impl Calls {
         Err(Refused::unknown(&call.tool))
     }
 
-    async fn dispatch(
-        &self,
-        call: &Call,
-        admitted: Admitted,
-        question: Question,
-    ) -> Reply {
+    async fn dispatch(&self, call: &Call, admitted: Admitted, question: Question) -> Reply {
         let Admitted { handle, tool, permit, place } = admitted;
         let id = format!("{}-{}", self.prefix, self.next.fetch_add(1, Ordering::Relaxed));
         let begun = Begun { id, call, handle: &handle, tool: &tool, permit: &permit };

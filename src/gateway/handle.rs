@@ -285,7 +285,8 @@ mod tests {
 
     #[test]
     fn a_renamed_definition_keeps_every_other_byte() {
-        let own = r#"{ "x":12345678901234567890123, "name" : "re\u0061d","z":{"name":"in"},"é":1e2}"#;
+        let own =
+            r#"{ "x":12345678901234567890123, "name" : "re\u0061d","z":{"name":"in"},"é":1e2}"#;
         let surface = Surface::new("files", listing(&[("read", own)]));
         assert_eq!(
             surface.tools[0].aggregated.as_str(),

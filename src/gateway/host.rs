@@ -40,11 +40,7 @@ use cluster::Cluster;
 use plan::{Deed, plan};
 use post::Post;
 use realize::{Backoff, Failure, Note, Realized, Realizer};
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tasks::Outlet;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -181,8 +177,8 @@ impl Host {
         let snapshot = self.parts.index.load_full();
         let ours = |view: &Arc<SessionView>| {
             let seat = view.seat.clone()?;
-            let here = seat.gateway == self.parts.gateway
-                && seat.incarnation == self.parts.incarnation;
+            let here =
+                seat.gateway == self.parts.gateway && seat.incarnation == self.parts.incarnation;
             here.then(|| (view.clone(), seat))
         };
         let Some((view, seat)) = snapshot.session(key).and_then(ours) else {
@@ -336,9 +332,8 @@ impl Host {
                     cut: Some(cut.into()),
                     ..Evidence::default()
                 };
-                let cut = (cut > 0).then(|| {
-                    Failure::new(Reason::DrainTimeout, format!("{cut} calls were cut"))
-                });
+                let cut = (cut > 0)
+                    .then(|| Failure::new(Reason::DrainTimeout, format!("{cut} calls were cut")));
                 post.answer(n, Verdict::Done, evidence, cut.as_ref(), now);
                 self.tasks.spawn(record::lifecycle(&self.parts, post, n, "drained"));
             }
@@ -346,7 +341,8 @@ impl Host {
             News::Relisted(evidence) => {
                 let Some(unit) = post.units.get_mut(&n) else { return };
                 if let Some(Evidence { tool_count, surface_digest, .. }) = evidence {
-                    unit.evidence = Evidence { tool_count, surface_digest, ..unit.evidence.clone() };
+                    unit.evidence =
+                        Evidence { tool_count, surface_digest, ..unit.evidence.clone() };
                 }
                 let (published, evidence) = (unit.published, unit.evidence.clone());
                 post.hosted.catalogs.refresh();
@@ -385,4 +381,3 @@ impl Host {
         self.tasks.spawn(async move { cluster.event(&view, (&names.0, &names.1), note).await });
     }
 }
-

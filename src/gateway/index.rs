@@ -174,8 +174,7 @@ impl Index {
         let mut changed: BTreeSet<SessionKey> = BTreeSet::new();
         let unreadable = &self.unreadable;
         self.now.sessions.retain(|key, _| {
-            let keep =
-                listed.contains_key(key) || unreadable.contains(&format!("Session {key}"));
+            let keep = listed.contains_key(key) || unreadable.contains(&format!("Session {key}"));
             if !keep {
                 changed.insert(key.clone());
             }
@@ -301,7 +300,10 @@ mod tests {
     fn readers_see_what_was_applied_at_once() {
         let mut index = Index::default();
         let shared = index.shared();
-        assert_eq!(index.apply_session(&session("s", "coder", "1")), Some(Change::Session(key("s"))));
+        assert_eq!(
+            index.apply_session(&session("s", "coder", "1")),
+            Some(Change::Session(key("s")))
+        );
         let seen = shared.load().session(&key("s")).cloned().unwrap();
         assert_eq!((&*seen.uid, seen.seat.as_ref().unwrap().epoch), ("uid-s", 3));
         assert_eq!(index.apply_session(&session("s", "coder", "1")), None, "the same again");
@@ -317,7 +319,11 @@ mod tests {
         index.apply_session(&session("other", "writer", "2"));
         let change = index.apply_agent(&agent("coder", "Allow"));
         assert_eq!(change, Some(Change::Policies(vec![key("mine")])));
-        assert_eq!(index.apply_agent(&agent("coder", "Allow")), None, "status changes touch nothing");
+        assert_eq!(
+            index.apply_agent(&agent("coder", "Allow")),
+            None,
+            "status changes touch nothing"
+        );
         assert!(index.apply_agent(&agent("coder", "Deny")).is_some());
         let snapshot = index.shared().load_full();
         let view = snapshot.session(&key("mine")).unwrap();
@@ -333,7 +339,8 @@ mod tests {
             index.apply_session(&session(name, "coder", "1"));
         }
         index.unreadable("Session", "team-a", "c");
-        let changes = index.reset_sessions(&[session("a", "coder", "1"), session("d", "coder", "9")]);
+        let changes =
+            index.reset_sessions(&[session("a", "coder", "1"), session("d", "coder", "9")]);
         assert_eq!(changes, [Change::Session(key("b")), Change::Session(key("d"))]);
         assert!(index.shared().load().session(&key("c")).is_some());
         assert_eq!(index.unreadable_count(), 1);

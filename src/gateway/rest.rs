@@ -46,9 +46,8 @@ pub(super) async fn trace(
 ) -> Result<Response, HttpRefusal> {
     let (head, _) = request.into_parts();
     let (_, view) = admit(gateway, &head.headers, Right::ReadTrace, &key).await?;
-    let Query(ask) = Query::<Ask>::try_from_uri(&head.uri).map_err(|error| {
-        HttpRefusal::invalid(Reason::InvalidRequest, error.body_text())
-    })?;
+    let Query(ask) = Query::<Ask>::try_from_uri(&head.uri)
+        .map_err(|error| HttpRefusal::invalid(Reason::InvalidRequest, error.body_text()))?;
     let limit = ask.limit.unwrap_or(USUAL);
     if !(1..=MOST).contains(&limit) {
         let message = format!("limit must be between 1 and {MOST}");

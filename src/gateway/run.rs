@@ -26,7 +26,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
 use std::{
     collections::BTreeMap,
-    sync::{Arc, atomic::{AtomicBool, Ordering}},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::{net::TcpListener, sync::watch::Receiver, task::JoinSet};
@@ -110,7 +113,11 @@ pub async fn run(
         prefix.unwrap_or_else(|_| incarnation.clone()),
     ));
     let gateway = Arc::new(Gateway {
-        auth: Arc::new(Auth::new(Arc::new(ApiReviews::new(client.clone())), secret, Times::default())),
+        auth: Arc::new(Auth::new(
+            Arc::new(ApiReviews::new(client.clone())),
+            secret,
+            Times::default(),
+        )),
         allowed: config.allowed(),
         index: index.shared(),
         sessions: sessions.clone(),
@@ -256,7 +263,10 @@ async fn hold_lease(
         name: config.pod_name.clone(),
         identity,
         duration: config.lease,
-        labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<BTreeMap<_, _>>(),
+        labels: labels
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect::<BTreeMap<_, _>>(),
         owner: config.pod_uid.clone().map(|uid| OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Pod".to_owned(),
@@ -268,8 +278,7 @@ async fn hold_lease(
     };
     let mut guard = Some(guard);
     loop {
-        let (keeper, held) =
-            Keeper::new(client.clone(), settings.clone(), Arc::new(SystemClock));
+        let (keeper, held) = Keeper::new(client.clone(), settings.clone(), Arc::new(SystemClock));
         let holding = keeper.run(stop.clone());
         tokio::pin!(holding);
         let ended = tokio::select! {

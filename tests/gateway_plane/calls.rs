@@ -51,7 +51,10 @@ async fn intent_before_dispatch_outcome_before_answer() {
             if request.method == "tools/call" {
                 let last = &records.last().expect("the intent is there").entry;
                 assert_eq!((last.kind, last.tool.as_deref()), (Kind::Intent, Some("read")));
-                assert_eq!(last.arguments.as_ref().unwrap().json.as_deref(), Some(r#"{"a":1.0,"b":2}"#));
+                assert_eq!(
+                    last.arguments.as_ref().unwrap().json.as_deref(),
+                    Some(r#"{"a":1.0,"b":2}"#)
+                );
             }
             Ok(Answer::Result(raw(r#"{"content":[], "x" : 12345678901234567890123}"#)))
         })
@@ -62,7 +65,11 @@ async fn intent_before_dispatch_outcome_before_answer() {
     let session = world.open(MCP).await;
     let body = r#"{"jsonrpc":"2.0","id":"é1","method":"tools/call","params":{"name":"mcp__files__read","arguments":{"b":2, "a":1.0},"_meta":{"progressToken":5}}}"#;
     let reply = world.send(post(MCP, TOKEN, Some(&session), body)).await;
-    assert!(reply.text.contains(r#""result":{"content":[], "x" : 12345678901234567890123}"#), "{}", reply.text);
+    assert!(
+        reply.text.contains(r#""result":{"content":[], "x" : 12345678901234567890123}"#),
+        "{}",
+        reply.text
+    );
     assert_eq!(peer.calls(), [r#"{"name":"read","arguments":{"b":2, "a":1.0}}"#]);
 
     let records = world.call_records();
@@ -96,17 +103,28 @@ async fn a_denied_tool_is_answered_like_an_unknown_one_and_the_record_tells_whic
         .iter()
         .map(|r| (r.entry.kind, r.entry.outcome, r.entry.reason, r.entry.rule.as_deref()))
         .collect();
-    assert_eq!(told, [
-        (Kind::Refusal, Some(Outcome::Denied), Some(Reason::Denied), Some("tools[write]=Deny")),
-        (Kind::Refusal, Some(Outcome::Denied), Some(Reason::UnknownTool), None),
-    ]);
+    assert_eq!(
+        told,
+        [
+            (Kind::Refusal, Some(Outcome::Denied), Some(Reason::Denied), Some("tools[write]=Deny")),
+            (Kind::Refusal, Some(Outcome::Denied), Some(Reason::UnknownTool), None),
+        ]
+    );
 }
 
 #[tokio::test]
 async fn no_other_spelling_reaches_a_denied_tool() {
     let peer = FakePeer::answering("{}");
     let (world, session) = world(&peer).await;
-    for name in ["write", "mcp__files__write ", "MCP__files__write", "mcp__files____write", "files/write", "mcp__files__wr\u{0069}te", ""] {
+    for name in [
+        "write",
+        "mcp__files__write ",
+        "MCP__files__write",
+        "mcp__files____write",
+        "files/write",
+        "mcp__files__wr\u{0069}te",
+        "",
+    ] {
         let reply = world.call(&session, name, json!({})).await;
         assert_eq!(reason(&reply), "UnknownTool", "{name:?}");
     }
@@ -128,7 +146,11 @@ async fn how_calls_end() {
         (PeerError::TimedOut(Duration::from_secs(60)), Outcome::TimedOut, "CallTimeout"),
         (PeerError::TooLarge { limit: 4096 }, Outcome::OutcomeUnknown, "MessageTooLarge"),
         (PeerError::NotMcp("html".into()), Outcome::OutcomeUnknown, "OutcomeUnknown"),
-        (PeerError::Status { status: 403, body: String::new() }, Outcome::TransportError, "Unauthorized"),
+        (
+            PeerError::Status { status: 403, body: String::new() },
+            Outcome::TransportError,
+            "Unauthorized",
+        ),
     ];
     for (error, outcome, word) in table {
         let peer = failing(error.clone());
@@ -138,7 +160,10 @@ async fn how_calls_end() {
         let message = reply["error"]["message"].as_str().unwrap();
         assert!(!message.is_empty() && !message.contains("canary"), "{message}");
         if let PeerError::Exited { .. } = error {
-            assert!(message.contains("exit code 1") && message.contains("out of cheese"), "{message}");
+            assert!(
+                message.contains("exit code 1") && message.contains("out of cheese"),
+                "{message}"
+            );
         }
         assert_eq!(peer.calls().len(), 1, "never sent again");
         let records = world.call_records();
@@ -151,7 +176,10 @@ async fn how_calls_end() {
 #[tokio::test]
 async fn errors_and_tool_errors_pass_as_given() {
     for (answer, outcome) in [
-        (Answer::Error(raw(r#"{"code":-32099,"message":"mine","data":{"z":1e3}}"#)), Outcome::RpcError),
+        (
+            Answer::Error(raw(r#"{"code":-32099,"message":"mine","data":{"z":1e3}}"#)),
+            Outcome::RpcError,
+        ),
         (Answer::Result(raw(r#"{"content":[],"isError":true}"#)), Outcome::ToolError),
     ] {
         let text = match &answer {
@@ -191,7 +219,10 @@ async fn a_key_that_stands_twice_is_refused_on_record() {
     let (world, session) = world(&peer).await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mcp__files__read","arguments":{"a":{"x":1,"\u0078":2}}}}"#;
     let reply = world.send(post(MCP, TOKEN, Some(&session), body)).await;
-    assert_eq!((reply.json()["error"]["code"].as_i64(), &*reply.reason()), (Some(-32602), "RepeatedKey"));
+    assert_eq!(
+        (reply.json()["error"]["code"].as_i64(), &*reply.reason()),
+        (Some(-32602), "RepeatedKey")
+    );
     assert!(peer.calls().is_empty());
     let records = world.call_records();
     assert_eq!((records.len(), records[0].entry.reason), (1, Some(Reason::RepeatedKey)));
@@ -264,7 +295,8 @@ async fn as_many_calls_as_allowed() {
         });
     }
     until("two calls in flight", || (peer.calls().len() == 2).then_some(())).await;
-    let body = r#"{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"mcp__files__read"}}"#;
+    let body =
+        r#"{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"mcp__files__read"}}"#;
     let reply = world.send(post(MCP, TOKEN, Some(&session), body)).await;
     assert_eq!(reply.reason(), "TooManyCalls");
     assert_eq!(peer.calls().len(), 2);
@@ -277,10 +309,13 @@ async fn a_cancelled_call_is_on_record_as_cancelled() {
     let (world, session) = world(&peer).await;
     let world = Arc::new(world);
     let (caller, id) = (world.clone(), session.clone());
-    let call = tokio::spawn(async move { caller.send(post(MCP, TOKEN, Some(&id),
-        r#"{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"mcp__files__read"}}"#)).await });
+    let call = tokio::spawn(async move {
+        caller.send(post(MCP, TOKEN, Some(&id),
+        r#"{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"mcp__files__read"}}"#)).await
+    });
     until("the call", || (peer.calls().len() == 1).then_some(())).await;
-    let notice = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}"#;
+    let notice =
+        r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}"#;
     let reply = world.send(post(MCP, TOKEN, Some(&session), notice)).await;
     assert_eq!(reply.status, 202);
     let outcome = until("the outcome", || world.call_records().get(1).cloned()).await;
@@ -303,8 +338,12 @@ async fn a_caller_who_goes_away_does_not_stop_the_call() {
     world.cluster.policy(allow_all());
     world.serving(&peer, &["read"]).await;
     let session = world.open(MCP).await;
-    let request = post(MCP, TOKEN, Some(&session),
-        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mcp__files__read"}}"#);
+    let request = post(
+        MCP,
+        TOKEN,
+        Some(&session),
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mcp__files__read"}}"#,
+    );
     let router = world.router.clone();
     let call = tokio::spawn(async move { tower::ServiceExt::oneshot(router, request).await });
     until("the call", || (peer.calls().len() == 1).then_some(())).await;
@@ -326,7 +365,10 @@ async fn a_forgotten_mcp_session_is_renewed_and_the_call_sent_once_more() {
     let fresh = FakePeer::answering(r#"{"content":["fresh"]}"#);
     let world = World::new();
     world.cluster.policy(allow_all());
-    world.realizer.script("files", vec![Ok((lost.clone(), vec!["read"])), Ok((fresh.clone(), vec!["read", "more"]))]);
+    world.realizer.script(
+        "files",
+        vec![Ok((lost.clone(), vec!["read"])), Ok((fresh.clone(), vec!["read", "more"]))],
+    );
     world.place(1, &[entry(1, "files", State::Active)]);
     world.published(1).await;
     let session = world.open(MCP).await;
@@ -335,7 +377,10 @@ async fn a_forgotten_mcp_session_is_renewed_and_the_call_sent_once_more() {
     assert_eq!((lost.calls().len(), fresh.calls().len()), (1, 1));
     assert_eq!(world.realizer.attempts("files"), 2, "one fresh handshake");
     assert_eq!(world.call_records().len(), 2, "one call on record");
-    until("the new list", || (world.sessions.get(&key()).unwrap().catalogs.load().list(None).len() == 2).then_some(())).await;
+    until("the new list", || {
+        (world.sessions.get(&key()).unwrap().catalogs.load().list(None).len() == 2).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

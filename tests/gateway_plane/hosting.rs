@@ -44,10 +44,13 @@ async fn realize_then_publish() {
 
 #[tokio::test]
 async fn one_swap_for_publish_and_drain() {
-    let (old, new) = (FakePeer::answering(r#"{"from":"old"}"#), FakePeer::answering(r#"{"from":"new"}"#));
+    let (old, new) =
+        (FakePeer::answering(r#"{"from":"old"}"#), FakePeer::answering(r#"{"from":"new"}"#));
     let world = Arc::new(World::new());
     world.cluster.policy(allow_all());
-    world.realizer.script("files", vec![Ok((old.clone(), vec!["read"])), Ok((new.clone(), vec!["read"]))]);
+    world
+        .realizer
+        .script("files", vec![Ok((old.clone(), vec!["read"])), Ok((new.clone(), vec!["read"]))]);
     world.place(1, &[entry(1, "files", State::Realizing)]);
     world.receipt(1, Verdict::Done).await;
     world.place(1, &[entry(1, "files", State::Active)]);
@@ -69,7 +72,8 @@ async fn one_swap_for_publish_and_drain() {
     world.receipt(2, Verdict::Done).await;
     world.place(1, &[entry(1, "files", State::Draining), entry(2, "files", State::Active)]);
     world.published(2).await;
-    let drained = until("drain", || world.cluster.receipt(1).filter(|r| r.stage == StageKind::Drain)).await;
+    let drained =
+        until("drain", || world.cluster.receipt(1).filter(|r| r.stage == StageKind::Drain)).await;
     assert_eq!((drained.verdict, drained.evidence.cut), (Verdict::Done, Some(0)));
     load.await.unwrap();
     assert!(old.closes.load(Ordering::SeqCst) >= 1);
@@ -176,10 +180,12 @@ async fn a_drain_cuts_what_does_not_finish_and_puts_it_on_record() {
     world.published(1).await;
     let session = world.open(MCP).await;
     let caller = world.clone();
-    let call = tokio::spawn(async move { caller.call(&session, "mcp__files__read", json!({})).await });
+    let call =
+        tokio::spawn(async move { caller.call(&session, "mcp__files__read", json!({})).await });
     until("the call", || (peer.calls().len() == 1).then_some(())).await;
     world.place(1, &[short(State::Draining)]);
-    let receipt = until("drain", || world.cluster.receipt(1).filter(|r| r.stage == StageKind::Drain)).await;
+    let receipt =
+        until("drain", || world.cluster.receipt(1).filter(|r| r.stage == StageKind::Drain)).await;
     assert_eq!((receipt.evidence.in_flight, receipt.evidence.cut), (Some(1), Some(1)));
     assert_eq!(receipt.reason, Some(Reason::DrainTimeout));
     let reply = call.await.unwrap();
@@ -217,7 +223,8 @@ async fn another_gateways_sessions_are_left_alone_and_given_up() {
     world.cluster.policy(allow_all());
     world.serving(&peer, &["read"]).await;
     world.cluster.write(|session| {
-        session["status"]["host"] = json!({"gateway": "gateway-1", "incarnation": "inc-9", "epoch": 2});
+        session["status"]["host"] =
+            json!({"gateway": "gateway-1", "incarnation": "inc-9", "epoch": 2});
     });
     until("leaving", || world.sessions.get(&key()).is_none().then_some(())).await;
     until("closing", || (peer.closes.load(Ordering::SeqCst) == 1).then_some(())).await;
@@ -322,10 +329,8 @@ async fn a_changed_list_reaches_the_catalog_and_the_receipt() {
     for _ in 0..3 {
         sink(PeerEvent::Notification { method: method.clone(), params: None });
     }
-    until("the receipt", || {
-        world.cluster.receipt(1).filter(|r| r.evidence.tool_count == Some(2))
-    })
-    .await;
+    until("the receipt", || world.cluster.receipt(1).filter(|r| r.evidence.tool_count == Some(2)))
+        .await;
     assert_eq!(world.tools(&session).await.len(), 2);
 }
 
@@ -352,8 +357,12 @@ async fn a_stop_cuts_calls_and_puts_them_on_record() {
     world.cluster.policy(allow_all());
     world.serving(&peer, &["read"]).await;
     let session = world.open(MCP).await;
-    let request = post(MCP, TOKEN, Some(&session),
-        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mcp__files__read"}}"#);
+    let request = post(
+        MCP,
+        TOKEN,
+        Some(&session),
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mcp__files__read"}}"#,
+    );
     let call = tokio::spawn(tower::ServiceExt::oneshot(world.router.clone(), request));
     until("the call", || (peer.calls().len() == 1).then_some(())).await;
     let journal = world.shut_down().await;

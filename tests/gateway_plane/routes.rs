@@ -27,13 +27,23 @@ async fn serving() -> (World, Arc<FakePeer>) {
 #[tokio::test]
 async fn without_a_valid_token_nothing_behind_is_reached(#[case] header: Option<&str>) {
     let (world, peer) = serving().await;
-    for (method, path) in [("POST", MCP), ("GET", MCP), ("DELETE", MCP), ("GET", "/v1/sessions/team-a/coder/trace"), ("POST", "/v1/sessions/no/such/mcp")] {
+    for (method, path) in [
+        ("POST", MCP),
+        ("GET", MCP),
+        ("DELETE", MCP),
+        ("GET", "/v1/sessions/team-a/coder/trace"),
+        ("POST", "/v1/sessions/no/such/mcp"),
+    ] {
         let mut request = request(method, path, None);
         if let Some(header) = header {
             request.headers_mut().insert("authorization", HeaderValue::from_str(header).unwrap());
         }
         let reply = world.send(request).await;
-        assert_eq!((reply.status, &*reply.reason()), (StatusCode::UNAUTHORIZED, "Unauthenticated"), "{method} {path}");
+        assert_eq!(
+            (reply.status, &*reply.reason()),
+            (StatusCode::UNAUTHORIZED, "Unauthenticated"),
+            "{method} {path}"
+        );
         let challenge = reply.headers["www-authenticate"].to_str().unwrap();
         assert!(challenge.starts_with("Bearer ") && challenge.contains("error="), "{challenge}");
         assert_eq!(reply.json()["error"]["type"], "authentication_error");
@@ -49,7 +59,9 @@ async fn two_authorization_headers_are_refused_and_the_schemes_case_does_not_mat
     two.headers_mut().append("authorization", HeaderValue::from_static("Bearer token-of-runtime"));
     assert_eq!(world.send(two).await.status, StatusCode::UNAUTHORIZED);
     let mut lower = request("GET", "/v1/sessions/team-a/coder/trace", None);
-    lower.headers_mut().append("authorization", HeaderValue::from_static("bearer token-of-runtime"));
+    lower
+        .headers_mut()
+        .append("authorization", HeaderValue::from_static("bearer token-of-runtime"));
     assert_eq!(world.send(lower).await.status, StatusCode::OK);
 }
 
@@ -86,7 +98,9 @@ async fn what_the_caller_may_not_know_of_looks_like_what_is_not_there() {
 #[tokio::test]
 async fn who_may_know_but_not_use_gets_403() {
     let (world, peer) = serving().await;
-    for (path, word) in [(MCP, "create sessions/mcp"), ("/v1/sessions/team-a/coder/trace", "get sessions/trace")] {
+    for (path, word) in
+        [(MCP, "create sessions/mcp"), ("/v1/sessions/team-a/coder/trace", "get sessions/trace")]
+    {
         let reply = match path {
             MCP => world.send(post(path, KNOWING_TOKEN, None, "{}")).await,
             _ => world.send(request("GET", path, Some(KNOWING_TOKEN))).await,
@@ -131,7 +145,10 @@ async fn where_nobody_can_review_nobody_passes_and_nothing_is_remembered() {
 #[case::origin("origin", "https://evil.test")]
 #[case::null_origin("origin", "null")]
 #[tokio::test]
-async fn a_foreign_host_or_origin_is_refused_before_any_work(#[case] name: &'static str, #[case] value: &'static str) {
+async fn a_foreign_host_or_origin_is_refused_before_any_work(
+    #[case] name: &'static str,
+    #[case] value: &'static str,
+) {
     let (world, _) = serving().await;
     for path in [MCP, "/v1/sessions/team-a/coder/trace", "/nothing"] {
         let mut request = post(path, TOKEN, None, "{}");
@@ -153,7 +170,11 @@ async fn a_foreign_host_or_origin_is_refused_before_any_work(#[case] name: &'sta
 #[case::bad_cursor(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"bogus"}}"#, -32602, "InvalidArguments")]
 #[case::params_no_object(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":7}"#, -32602, "")]
 #[tokio::test]
-async fn bad_messages_get_a_json_rpc_error_and_are_on_record(#[case] body: &str, #[case] code: i64, #[case] reason: &str) {
+async fn bad_messages_get_a_json_rpc_error_and_are_on_record(
+    #[case] body: &str,
+    #[case] code: i64,
+    #[case] reason: &str,
+) {
     let (world, peer) = serving().await;
     let session = world.open(MCP).await;
     let reply = world.send(post(MCP, TOKEN, Some(&session), body)).await;
@@ -173,7 +194,10 @@ async fn bad_messages_get_a_json_rpc_error_and_are_on_record(#[case] body: &str,
 async fn a_body_over_the_limit_is_a_json_rpc_error() {
     let (world, peer) = serving().await;
     let session = world.open(MCP).await;
-    let big = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"mcp__files__read","arguments":{{"a":"{}"}}}}}}"#, "x".repeat(70 << 10));
+    let big = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"mcp__files__read","arguments":{{"a":"{}"}}}}}}"#,
+        "x".repeat(70 << 10)
+    );
     let reply = world.send(post(MCP, TOKEN, Some(&session), &big)).await;
     assert_eq!(reply.reason(), "MessageTooLarge");
     assert!(reply.text.contains("65536"), "names the limit: {}", reply.text);
@@ -208,7 +232,8 @@ async fn an_mcp_session_belongs_to_its_endpoint_and_subject() {
     let (world, _) = serving().await;
     let session = world.open(MCP).await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
-    let other = world.send(post("/v1/sessions/team-a/coder/mcp/files", TOKEN, Some(&session), body)).await;
+    let other =
+        world.send(post("/v1/sessions/team-a/coder/mcp/files", TOKEN, Some(&session), body)).await;
     assert_eq!((other.status, &*other.reason()), (StatusCode::NOT_FOUND, "UnknownMcpSession"));
     let missing = world.send(post(MCP, TOKEN, None, body)).await;
     assert_eq!(missing.status, StatusCode::BAD_REQUEST);
@@ -230,7 +255,21 @@ async fn the_trace_pages_and_refuses_what_it_does_not_know() {
     assert_eq!(records.len(), world.records().len());
     assert!(whole.get("next").is_none());
     let outcome = records.iter().find(|r| r["kind"] == "Outcome").unwrap();
-    for field in ["seq", "at", "kind", "call", "subject", "session", "attachment", "generation", "tool", "outcome", "result", "previous", "hash"] {
+    for field in [
+        "seq",
+        "at",
+        "kind",
+        "call",
+        "subject",
+        "session",
+        "attachment",
+        "generation",
+        "tool",
+        "outcome",
+        "result",
+        "previous",
+        "hash",
+    ] {
         assert!(outcome.get(field).is_some(), "{field}: {outcome}");
     }
     let (mut after, mut paged) = (String::new(), vec![]);
@@ -249,7 +288,10 @@ async fn the_trace_pages_and_refuses_what_it_does_not_know() {
     }
     world.journal.break_with(Some("gone"));
     let reply = world.send(request("GET", trace, Some(TOKEN))).await;
-    assert_eq!((reply.status, reply.json()["error"]["type"].as_str()), (StatusCode::INTERNAL_SERVER_ERROR, Some("api_error")));
+    assert_eq!(
+        (reply.status, reply.json()["error"]["type"].as_str()),
+        (StatusCode::INTERNAL_SERVER_ERROR, Some("api_error"))
+    );
 }
 
 #[tokio::test]
@@ -265,7 +307,8 @@ async fn nothing_new_while_draining() {
 #[tokio::test]
 async fn servers_of_one_session_do_not_see_each_other() {
     let world = World::new();
-    let (files, issues) = (FakePeer::answering(r#"{"from":"files"}"#), FakePeer::answering(r#"{"from":"issues"}"#));
+    let (files, issues) =
+        (FakePeer::answering(r#"{"from":"files"}"#), FakePeer::answering(r#"{"from":"issues"}"#));
     world.cluster.policy(json!([
         {"attachment": "files", "defaultPermission": "Allow"},
         {"attachment": "issues", "tools": [{"name": "read", "permission": "Allow"}]}]));

@@ -257,10 +257,7 @@ pub struct FakeReviews {
 }
 
 impl Reviews for FakeReviews {
-    fn token<'a>(
-        &'a self,
-        token: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Caller>, ReviewError>> {
+    fn token<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Caller>, ReviewError>> {
         self.tokens.fetch_add(1, Ordering::SeqCst);
         let user = match token {
             TOKEN => Some("system:serviceaccount:team-a:runtime"),
@@ -617,9 +614,9 @@ impl World {
 
     pub async fn published(&self, generation: i64) -> Receipt {
         until(&format!("publication of {generation}"), || {
-            self.cluster.receipt(generation).filter(|r| {
-                r.stage == StageKind::Publish && r.verdict == Verdict::Done
-            })
+            self.cluster
+                .receipt(generation)
+                .filter(|r| r.stage == StageKind::Publish && r.verdict == Verdict::Done)
         })
         .await
     }

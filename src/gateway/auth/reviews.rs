@@ -39,10 +39,7 @@ async fn limited<T>(
 }
 
 impl Reviews for ApiReviews {
-    fn token<'a>(
-        &'a self,
-        token: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Caller>, ReviewError>> {
+    fn token<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Caller>, ReviewError>> {
         Box::pin(async move {
             let spec = TokenReviewSpec {
                 token: token.to_owned(),

@@ -44,17 +44,20 @@ impl Ending {
         };
         let message = handle.redactor.text(&format!("{error}{may_have_run}")).into_owned();
         let refusal = Refusal { code: INTERNAL, reason, message: message.clone() };
-        Self { outcome, reason: Some(reason), message: Some(message), reply: Reply::Refused(refusal) }
+        Self {
+            outcome,
+            reason: Some(reason),
+            message: Some(message),
+            reply: Reply::Refused(refusal),
+        }
     }
 
     /// Our own code failed after sending.
     pub fn panicked() -> Self {
-        let message = "the gateway failed while the call ran; it may have run and is not sent again";
-        let refusal = Refusal {
-            code: INTERNAL,
-            reason: Reason::OutcomeUnknown,
-            message: message.to_owned(),
-        };
+        let message =
+            "the gateway failed while the call ran; it may have run and is not sent again";
+        let refusal =
+            Refusal { code: INTERNAL, reason: Reason::OutcomeUnknown, message: message.to_owned() };
         Self {
             outcome: Outcome::OutcomeUnknown,
             reason: Some(Reason::OutcomeUnknown),
@@ -127,8 +130,8 @@ pub fn word(outcome: Outcome) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use crate::mcp::{ConnectionFailure, Exit};
+    use bytes::Bytes;
     use rstest::rstest;
     use std::time::Duration;
 

@@ -93,12 +93,21 @@ mod tests {
 
     #[rstest]
     #[case::none(r#"{"name":"x"}"#, r#"{"name":"re\"ad"}"#)]
-    #[case::kept(r#"{"_meta":{"a.b/c": 1e2,"d":{"x" : 1}}}"#, r#"{"name":"re\"ad","_meta":{"a.b/c":1e2,"d":{"x" : 1}}}"#)]
+    #[case::kept(
+        r#"{"_meta":{"a.b/c": 1e2,"d":{"x" : 1}}}"#,
+        r#"{"name":"re\"ad","_meta":{"a.b/c":1e2,"d":{"x" : 1}}}"#
+    )]
     #[case::token(r#"{"_meta":{"progressToken":7}}"#, r#"{"name":"re\"ad"}"#)]
-    #[case::token_among(r#"{"_meta":{"a":1,"progressToken":"t","b":2}}"#, r#"{"name":"re\"ad","_meta":{"a":1,"b":2}}"#)]
+    #[case::token_among(
+        r#"{"_meta":{"a":1,"progressToken":"t","b":2}}"#,
+        r#"{"name":"re\"ad","_meta":{"a":1,"b":2}}"#
+    )]
     #[case::not_an_object(r#"{"_meta":[1]}"#, r#"{"name":"re\"ad"}"#)]
     #[case::null(r#"{"_meta":null}"#, r#"{"name":"re\"ad"}"#)]
-    #[case::others_stay_here(r#"{"name":"x","task":{"ttl":1},"authorization":"t"}"#, r#"{"name":"re\"ad"}"#)]
+    #[case::others_stay_here(
+        r#"{"name":"x","task":{"ttl":1},"authorization":"t"}"#,
+        r#"{"name":"re\"ad"}"#
+    )]
     fn members(#[case] params: &str, #[case] sent: &str) {
         assert_eq!(toward_server("re\"ad", None, &raw(params)).as_str(), sent);
     }
@@ -107,6 +116,9 @@ mod tests {
     fn arguments_keep_their_bytes() {
         let arguments = raw(r#"{"b":1e2, "a":12345678901234567890}"#);
         let sent = toward_server("t", Some(&arguments), &raw("{}"));
-        assert_eq!(sent.as_str(), r#"{"name":"t","arguments":{"b":1e2, "a":12345678901234567890}}"#);
+        assert_eq!(
+            sent.as_str(),
+            r#"{"name":"t","arguments":{"b":1e2, "a":12345678901234567890}}"#
+        );
     }
 }

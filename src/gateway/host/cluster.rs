@@ -8,7 +8,10 @@ use crate::{
     gateway::index::SessionView,
 };
 use futures::future::BoxFuture;
-use k8s_openapi::{ByteString, api::core::v1::{ObjectReference, Secret}};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ObjectReference, Secret},
+};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams},
@@ -37,8 +40,10 @@ pub enum ClusterError {
 /// The API server, as the host needs it.
 pub trait Cluster: Send + Sync + 'static {
     /// Reads a Session as it is now.
-    fn session<'a>(&'a self, key: &'a SessionKey)
-    -> BoxFuture<'a, Result<SessionView, ClusterError>>;
+    fn session<'a>(
+        &'a self,
+        key: &'a SessionKey,
+    ) -> BoxFuture<'a, Result<SessionView, ClusterError>>;
 
     /// Replaces the receipts of a Session that is still at this resourceVersion.
     fn write_receipts<'a>(
@@ -111,7 +116,10 @@ impl Cluster for ApiCluster {
                 "metadata": {"resourceVersion": view.resource_version, "uid": view.uid},
                 "status": {"receipts": receipts},
             });
-            let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            let params = PatchParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PatchParams::default()
+            };
             let api = self.sessions(&view.key);
             let written = api.patch_status(&view.key.name, &params, &Patch::Merge(&patch)).await?;
             Ok(SessionView::of(&written))

@@ -177,9 +177,7 @@ impl Realizer for Connector {
                     let target = (&*http.url, http.credential.as_ref());
                     self.http(namespace, target, generation, events).await?
                 }
-                Target::SandboxStdio(pod) => {
-                    self.stdio(namespace, pod, generation, events).await?
-                }
+                Target::SandboxStdio(pod) => self.stdio(namespace, pod, generation, events).await?,
             };
             let redactor = redactor(&secrets);
             let shaken = legacy::handshake(&*peer, startup(generation)).await;

@@ -1,13 +1,14 @@
 //! One Session at this gateway, under one epoch: its generations, and its receipts on the way.
 
-use super::{
-    outbox::Outbox,
-    realize::Failure,
-};
+use super::{outbox::Outbox, realize::Failure};
 use crate::{
     api::condition::bounded,
     domain::lifecycle::{Evidence, Generation, Receipt, Stage, StageKind, State, Verdict},
-    gateway::{handle::Handle, hosted::Hosted, index::{Seat, SessionView}},
+    gateway::{
+        handle::Handle,
+        hosted::Hosted,
+        index::{Seat, SessionView},
+    },
 };
 use jiff::Timestamp;
 use std::{
@@ -129,7 +130,14 @@ impl Post {
     }
 
     /// Puts the answer to a unit's stage into the outbox.
-    pub fn answer(&self, generation: i64, verdict: Verdict, evidence: Evidence, why: Option<&Failure>, at: Timestamp) {
+    pub fn answer(
+        &self,
+        generation: i64,
+        verdict: Verdict,
+        evidence: Evidence,
+        why: Option<&Failure>,
+        at: Timestamp,
+    ) {
         let Some(unit) = self.units.get(&generation) else { return };
         let Some(stage) = &unit.stage else { return };
         self.outbox.put(receipt(stage, verdict, evidence, why, at));
@@ -140,7 +148,8 @@ impl Post {
         let view = &self.view;
         let units = &self.units;
         self.awaiting.retain(|n| {
-            let active = view.generations.iter().any(|g| g.generation == *n && g.state == State::Active);
+            let active =
+                view.generations.iter().any(|g| g.generation == *n && g.state == State::Active);
             active && units.get(n).is_none_or(|u| !u.published && u.lost.is_none())
         });
         self.hosted.set_open(self.taken && self.awaiting.is_empty());

@@ -163,9 +163,8 @@ async fn relist(
         Err(failure) => {
             tracing::warn!(attachment = handle.attachment, generation = handle.generation, %failure,
                 "the server's changed list cannot be read; the old one stays");
-            (failure.reason == Reason::InvalidToolList).then(|| {
-                Sign::Noticed(Note { reason: failure.reason, message: failure.message })
-            })
+            (failure.reason == Reason::InvalidToolList)
+                .then(|| Sign::Noticed(Note { reason: failure.reason, message: failure.message }))
         }
     }
 }

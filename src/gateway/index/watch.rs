@@ -78,7 +78,9 @@ fn events<T>(
     kind: &'static str,
 ) -> impl Stream<Item = T> {
     watch.filter_map(move |event| async move {
-        event.inspect_err(|error| tracing::warn!(kind, %error, "the watch broke; trying again")).ok()
+        event
+            .inspect_err(|error| tracing::warn!(kind, %error, "the watch broke; trying again"))
+            .ok()
     })
 }
 

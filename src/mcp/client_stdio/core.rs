@@ -108,8 +108,8 @@ impl Core {
             }
         };
         let limit = usize::try_from(attached.max_message_bytes).unwrap_or(usize::MAX);
-        let writer =
-            Writer { sink: Some(sink), cut: CancellationToken::new(), sequence: attached.received };
+        let cut = CancellationToken::new();
+        let writer = Writer { sink: Some(sink), cut: cut.clone(), sequence: attached.received };
         let core = Self {
             epoch: target.claim.epoch,
             limit: limit.min(target.max_message_bytes),
