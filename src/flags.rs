@@ -112,6 +112,13 @@ pub struct GatewayFlags {
     /// Name of the Service in front of the gateway.
     #[arg(long, env = "AWAKEN_SERVICE", default_value = "awaken-gateway")]
     pub service: String,
+    /// An address of that Service, which requests may name as host and no target may be. May be
+    /// repeated. Without the flag it is looked up by the Service's name at the start.
+    #[arg(long = "service-address", value_name = "IP")]
+    pub service_addresses: Vec<IpAddr>,
+    /// An address of the API server, which no target may be. May be repeated.
+    #[arg(long, env = "KUBERNETES_SERVICE_HOST", value_delimiter = ',', value_name = "IP")]
+    pub api_server: Vec<IpAddr>,
     /// The cluster's domain.
     #[arg(long, env = "AWAKEN_CLUSTER_DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
@@ -186,6 +193,8 @@ impl GatewayFlags {
     /// The settings of the gateway.
     pub fn config(self) -> gateway::Config {
         gateway::Config {
+            api_server: self.api_server,
+            service_addresses: self.service_addresses,
             listen: self.listen,
             namespace: self.process.namespace,
             instance: self.process.instance,
