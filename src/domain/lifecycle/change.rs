@@ -226,9 +226,9 @@ pub(super) fn bounded(mut message: String) -> String {
     message
 }
 
-pub(super) fn ignored(s: &Situation<'_>) -> Vec<Ignored> {
+pub(super) fn ignored(entries: &[Generation], receipts: &[Receipt]) -> Vec<Ignored> {
     let judge = |r: &Receipt| {
-        let e = s.entries.iter().find(|e| e.generation == r.generation)?;
+        let e = entries.iter().find(|e| e.generation == r.generation)?;
         let stage = e.stage.as_ref()?;
         let (want, got) = (&stage.generation_ref, &r.generation_ref);
         let mismatch = if got.session_uid != want.session_uid
@@ -247,5 +247,5 @@ pub(super) fn ignored(s: &Situation<'_>) -> Vec<Ignored> {
         };
         Some(Ignored { generation: r.generation, mismatch })
     };
-    s.receipts.iter().filter_map(judge).collect()
+    receipts.iter().filter_map(judge).collect()
 }

@@ -25,8 +25,8 @@ pub fn step(s: &Situation<'_>) -> Step {
     let mut run = Run { s, entries: s.entries.to_vec(), out: Step::default() };
     run.out.last_generation = s.last_generation;
     run.entries.sort_by_key(|e| e.generation);
-    run.out.ignored = ignored(s);
     run.rehost();
+    run.out.ignored = ignored(&run.entries, s.receipts);
     run.withdraw();
     let proven = run.observe();
     run.promote(&proven);
