@@ -526,7 +526,8 @@ async fn broken_pods_tell_their_cause_and_go() {
             assert_eq!(api.all("pods").len(), 1, "{reason}: it may still come");
         } else {
             api.wait("no pod", |api| api.all("pods").is_empty().then_some(())).await;
-            assert_eq!(states(&api, "coder", "files"), [(1, "Failed".to_owned())]);
+            let states = states(&api, "coder", "files");
+            assert!(states.len() == 1 && states[0].1 == "Failed", "{states:?}");
         }
     }
 }
@@ -744,4 +745,75 @@ async fn a_whole_life_costs_few_writes() {
         .collect();
     println!("{} writes by the operator for one life: {writes:#?}", writes.len());
     assert!(writes.len() <= 9, "{writes:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_end_of_a_pod_makes_no_stir() {
+    let api = ApiServer::new();
+    let _gateway = Gateway::start(&api, "gw-a", "inc-1", fine);
+    let operator = Operator::start(&api);
+    let _kubelet = kubelet(&api);
+    api.slow_pods();
+    api.apply("agents", agent("coder", &["files"]));
+    api.apply("mcpattachments", stdio("files", "coder", "mcp-server-filesystem"));
+    until(&api, "agents", "coder", "Ready", true, "Ready").await;
+    api.delete("mcpattachments", NS, "files");
+    api.wait("the pod is asked to end", |api| {
+        let pod = api.all("pods").pop()?;
+        pod["metadata"].get("deletionTimestamp").map(|_| ())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let reconciles = || operator.metric("awaken_operator_reconcile_seconds_count");
+    let (before, writes) = (reconciles(), api.writes().len());
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(reconciles() - before <= 2.0, "{}", reconciles() - before);
+    let new: Vec<_> =
+        api.writes().into_iter().skip(writes).filter(|w| w.plural != "leases").collect();
+    assert!(new.is_empty(), "{new:?}");
+    assert_eq!(states(&api, "coder", "files"), [(1, "Draining".to_owned())]);
+    let pod = api.all("pods").pop().unwrap();
+    api.remove("pods", NS, &text(&pod, "/metadata/name"));
+    until_states(&api, "files", &[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn secrets_are_read_by_name_and_only_when_they_changed() {
+    let api = ApiServer::new();
+    let _gateway = Gateway::start(&api, "gw-a", "inc-1", fine);
+    let _operator = Operator::start(&api);
+    let mut attachment = http("issues", "coder", "https://mcp.example.com/mcp");
+    attachment["spec"]["http"]["credential"] =
+        json!({"secretKeyRef": {"name": "issues-token", "key": "token"}});
+    api.apply("secrets", secret("issues-token", "token", "one"));
+    api.apply("secrets", secret("unrelated", "token", "two"));
+    api.apply("agents", agent("coder", &["issues"]));
+    api.apply("mcpattachments", attachment);
+    until(&api, "mcpattachments", "issues", "Ready", true, "Active").await;
+    let secrets = || {
+        let reads = api.reads().into_iter();
+        reads.filter(|r| r.starts_with("secrets/team-a/")).collect::<Vec<_>>()
+    };
+    assert_eq!(secrets(), ["secrets/team-a/issues-token"]);
+    api.apply("secrets", secret("issues-token", "token", "three"));
+    until_states(&api, "issues", &[(2, "Active")]).await;
+    assert_eq!(secrets().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_stops_cleanly_is_replaced_at_once() {
+    let (api, _operator, first) = serving().await;
+    let _second = Gateway::start(&api, "gw-b", "inc-2", fine);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let session = api.get("sessions", NS, "coder").unwrap();
+    assert_eq!(session["status"]["host"]["gateway"], "gw-a", "it stays where it is");
+    let began = tokio::time::Instant::now();
+    first.stop();
+    api.wait("a move", |api| {
+        let session = api.get("sessions", NS, "coder")?;
+        (session["status"]["host"]["gateway"] == "gw-b").then_some(())
+    })
+    .await;
+    until(&api, "mcpattachments", "issues", "Ready", true, "Active").await;
+    assert!(began.elapsed() < Duration::from_secs(2));
 }

@@ -70,7 +70,7 @@ impl Gateways {
     pub fn apply(&self, lease: &Lease, now: Instant) -> bool {
         let (Some(name), Some(spec)) = (&lease.metadata.name, &lease.spec) else { return false };
         let Some(incarnation) = spec.holder_identity.clone().filter(|i| !i.is_empty()) else {
-            return self.delete(name);
+            return self.forget(name);
         };
         let seconds = spec.lease_duration_seconds.unwrap_or(15).max(1);
         let expires = now + Duration::from_secs(u64::from(seconds.unsigned_abs()));
@@ -92,7 +92,7 @@ impl Gateways {
     }
 
     /// A Lease is gone.
-    pub fn delete(&self, name: &str) -> bool {
+    pub fn forget(&self, name: &str) -> bool {
         self.lock().remove(name).is_some()
     }
 
@@ -202,7 +202,7 @@ mod tests {
         assert!(gateways.apply(&lease("i1", 121), at(21)), "back");
         assert!(gateways.apply(&lease("i2", 121), at(22)), "another start");
         assert_eq!(gateways.live(at(22)), [gateway("gw-a", "i2")]);
-        assert!(gateways.delete("gw-a"));
+        assert!(gateways.forget("gw-a"));
         assert_eq!(gateways.live(at(22)), []);
     }
 }

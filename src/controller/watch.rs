@@ -284,7 +284,7 @@ impl Shared {
         let now = Instant::now();
         let changed = match change {
             Change::Applied { now: lease, .. } => self.gateways.apply(lease, now),
-            Change::Deleted(lease) => self.gateways.delete(&lease.name_any()),
+            Change::Deleted(lease) => self.gateways.forget(&lease.name_any()),
             Change::Listed { all, .. } => {
                 let names: Vec<_> = all.iter().map(|l| l.name_any()).collect();
                 let gone = self.gateways.retain(&names);
