@@ -275,7 +275,7 @@ async fn closing_writes_what_waits_and_reopening_goes_on() {
 // What only a file can suffer.
 
 /// Runs the ignored test `child` of this file in a process of its own.
-fn child(what: &str, path: &Path) -> Command {
+fn command(what: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"]);
     command.env("JOURNAL_CHILD", what).env("JOURNAL_PATH", path);
@@ -332,7 +332,7 @@ async fn child() {
 #[tokio::test]
 async fn an_intent_of_a_killed_process_is_open() {
     let dir = tempfile::tempdir().unwrap();
-    let mut process = child("intent", &path(&dir)).spawn().unwrap();
+    let mut process = command("intent", &path(&dir)).spawn().unwrap();
     let line = said(&mut process).next().unwrap();
     process.kill().unwrap();
     process.wait().unwrap();
@@ -354,7 +354,7 @@ async fn whatever_was_answered_before_a_kill_is_there() {
     let dir = tempfile::tempdir().unwrap();
     for round in 1..=3 {
         let path = dir.path().join(format!("{round}.db"));
-        let mut process = child("load", &path).spawn().unwrap();
+        let mut process = command("load", &path).spawn().unwrap();
         let mut lines = said(&mut process);
         let mut answered: Vec<String> = lines.by_ref().take(300 * round).collect();
         process.kill().unwrap();
@@ -383,7 +383,7 @@ async fn whatever_was_answered_before_a_kill_is_there() {
 async fn a_second_process_on_the_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let journal = open(&path(&dir));
-    let mut process = child("intent", &path(&dir)).spawn().unwrap();
+    let mut process = command("intent", &path(&dir)).spawn().unwrap();
     let line = said(&mut process).next().unwrap();
     process.wait().unwrap();
     let name = path(&dir).display().to_string();
@@ -563,7 +563,7 @@ async fn full_disk(path: &Path, journal: &Sqlite, metrics: &Metrics) {
 fn a_full_disk_is_answered_and_survived() {
     let dir = tempfile::tempdir().unwrap();
     let script = r#"mount -t tmpfs -o size=1m none "$1" && shift && exec "$@""#;
-    let inside = child("full", &dir.path().join("journal.db"));
+    let inside = command("full", &dir.path().join("journal.db"));
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]);
     command.arg(dir.path()).arg(inside.get_program()).args(inside.get_args());
