@@ -43,7 +43,6 @@ async fn the_operator_anywhere() {
         "patch awaken.dev/agents/status",
         "patch awaken.dev/mcpattachments/status",
         "create awaken.dev/sessions",
-        "delete awaken.dev/sessions",
         "patch awaken.dev/sessions",
         "patch awaken.dev/sessions/status",
         "update awaken.dev/sessions/finalizers",
@@ -52,13 +51,15 @@ async fn the_operator_anywhere() {
         "delete /pods",
         "watch /pods",
         "create networking.k8s.io/networkpolicies",
-        "delete networking.k8s.io/networkpolicies",
+        "update networking.k8s.io/networkpolicies",
         "get /secrets",
         "watch /secrets",
         "create events.k8s.io/events",
         "patch events.k8s.io/events",
     ];
     let may_not = [
+        "delete awaken.dev/sessions",
+        "delete networking.k8s.io/networkpolicies",
         "patch awaken.dev/agents",
         "update awaken.dev/mcpattachments",
         "delete awaken.dev/agents",
@@ -140,9 +141,14 @@ async fn the_gateway_at_home() {
         "update coordination.k8s.io/leases awaken-gateway-x",
         "delete coordination.k8s.io/leases awaken-gateway-x",
         "get /secrets awaken-link-keys",
-        "get /services awaken-gateway",
     ];
-    let may_not = ["create /secrets", "get /services other", "create /pods", "list /secrets"];
+    let may_not = [
+        "create /secrets",
+        "list coordination.k8s.io/leases",
+        "get /services awaken-gateway",
+        "create /pods",
+        "list /secrets",
+    ];
     check(GATEWAY, "awaken-system", &may_do, &may_not).await;
 }
 
