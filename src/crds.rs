@@ -35,26 +35,49 @@ pub fn yaml() -> Result<String, Error> {
 /// # Errors
 /// When it cannot be written as YAML.
 pub fn document(crd: &CustomResourceDefinition) -> Result<String, Error> {
-    Ok(serde_yaml::to_string(crd)?)
+    let mut value = serde_json::to_value(crd).expect("a definition is JSON");
+    whole_numbers(&mut value);
+    Ok(serde_yaml::to_string(&value)?)
 }
 
 /// Takes out `nullable`: a null is the same as an absent field, which is what the API server makes
-/// of it where a field is not nullable.
+/// of it where a field is not nullable. And the defaults in status: the API server would fill them
+/// in under the hand of whoever writes next.
 fn finished(crd: CustomResourceDefinition) -> CustomResourceDefinition {
     let mut value = serde_json::to_value(crd).expect("a definition is JSON");
-    without_null(&mut value);
+    without(&mut value, "nullable", &|schema| schema["nullable"] == true);
+    let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status";
+    let status = value.pointer_mut(status).expect("every kind has a status");
+    // A field that is called `default` would be an object, a schema.
+    without(status, "default", &|schema| !schema["type"].is_null());
     serde_json::from_value(value).expect("it stays a definition")
 }
 
-fn without_null(value: &mut Value) {
+fn without(value: &mut Value, key: &str, where_: &dyn Fn(&Value) -> bool) {
+    let found = where_(value);
     match value {
         Value::Object(map) => {
-            if map.get("nullable") == Some(&Value::Bool(true)) {
-                map.remove("nullable");
+            if found {
+                map.remove(key);
             }
-            map.values_mut().for_each(without_null);
+            map.values_mut().for_each(|value| without(value, key, where_));
         }
-        Value::Array(items) => items.iter_mut().for_each(without_null),
+        Value::Array(items) => items.iter_mut().for_each(|value| without(value, key, where_)),
+        _ => {}
+    }
+}
+
+/// Writes 5.0 as 5, as the API server does.
+fn whole_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            let whole = number.as_f64().filter(|n| n.fract() == 0.0 && n.abs() < 9e15);
+            if let (Some(whole), true) = (whole, number.is_f64()) {
+                *value = Value::from(whole as i64);
+            }
+        }
+        Value::Object(map) => map.values_mut().for_each(whole_numbers),
+        Value::Array(items) => items.iter_mut().for_each(whole_numbers),
         _ => {}
     }
 }
@@ -129,6 +152,23 @@ mod tests {
             faults(atomic),
             ["Session.status.attachments[].target.sandboxStdio.secrets: no key"]
         );
+    }
+
+    #[test]
+    fn a_status_is_filled_by_its_writers_alone() {
+        let mut found = vec![];
+        every_node(|path, node| {
+            if path.contains(".status") && !node["default"].is_null() {
+                found.push(path.to_owned());
+            }
+        });
+        assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn numbers_are_written_as_the_api_server_stores_them() {
+        let text = yaml().unwrap();
+        assert!(text.contains("maximum: 2147483647\n") && !text.contains(".0\n"));
     }
 
     #[test]

@@ -109,7 +109,7 @@ async fn sessions_are_made_and_changed_by_the_operator_alone() {
     server.create(&made).await.refused(words);
     let of_operator = session(&server).await;
     let spec = json!({"spec": {"agentRef": {"name": "other"}}});
-    server.merge(ADMIN, &of_operator, "", &spec).await.refused(words);
+    server.merge(ADMIN, &of_operator, "", &spec).await.refused("agentRef is immutable");
     // Metadata may be touched and the object deleted: a stuck finalizer can be taken out by hand.
     let metadata = json!({"metadata": {"annotations": {"a": "b"}, "finalizers": null}});
     server.merge(ADMIN, &of_operator, "", &metadata).await.ok();

@@ -4,10 +4,11 @@
 use crate::server::{Server, documents};
 use serde_json::Value;
 
-/// What of a stored object a second apply must not change.
+/// What of a stored object a second apply must not change: all but the API server's own notes.
 fn stable(mut object: Value) -> Value {
-    if let Some(status) = object.get_mut("status") {
-        *status = Value::Null;
+    object["status"] = Value::Null;
+    for note in ["managedFields", "resourceVersion"] {
+        object["metadata"][note] = Value::Null;
     }
     object
 }

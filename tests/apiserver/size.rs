@@ -61,8 +61,16 @@ async fn an_attachment() {
         json!({"command": "c".repeat(1024), "args": args, "env": env, "secretEnv": secrets});
     let spec = json!({"agentRef": {"name": "a".repeat(63)}, "serverName": "s".repeat(63), "sandboxStdio": stdio});
     let made = object("McpAttachment", "full", spec);
-    let stored = both_ways(&server, &made).await;
-    assert_eq!(stored["spec"]["sandboxStdio"]["args"].as_array().unwrap().len(), 64);
+    let mut stored = both_ways(&server, &made).await;
+    let args = &mut stored["spec"]["sandboxStdio"]["args"];
+    assert_eq!(args.as_array().unwrap().len(), 64);
+
+    // The look for secrets reaches the end of it, within its own cost limits.
+    args[63] = json!("--token=abcdef123");
+    let last = json!({"spec": {"sandboxStdio": {"args": args}}});
+    let said = server.merge(crate::server::ADMIN, &made, "", &last).await;
+    assert!(said.warnings.join(" ").contains("put it into a Secret"), "{:?}", said.warnings);
+    said.ok();
 
     let spec = json!({"agentRef": {"name": "a"}, "http": {"url": format!("https://mcp.example.com/{}", "p".repeat(1000)),
         "credential": {"secretKeyRef": {"name": "s".repeat(253), "key": "k".repeat(253)}, "header": "H".repeat(128), "scheme": "B".repeat(64)}}});
