@@ -1,4 +1,4 @@
-//! End to end on a real cluster: `cargo test --features e2e --test e2e`.
+//! End to end on a real cluster: `cargo test --test e2e`.
 //!
 //! Needs `AWAKEN_E2E_KUBECONFIG` (or `AWAKEN_TEST_KUBECONFIG`) of a cluster that has the images,
 //! whose pods and Services this machine reaches by their addresses, as it does with
