@@ -2,6 +2,8 @@
 //! file, then what only a file can suffer: a killed process, a second process, a flipped byte,
 //! a full disk.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
 use awaken_operator::{
     domain::record::{Entry, Kind, Outcome, Record},
     journal::{
@@ -275,7 +277,7 @@ async fn closing_writes_what_waits_and_reopening_goes_on() {
 // What only a file can suffer.
 
 /// Runs the ignored test `child` of this file in a process of its own.
-fn command(what: &str, path: &Path) -> Command {
+fn spawned(what: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"]);
     command.env("JOURNAL_CHILD", what).env("JOURNAL_PATH", path);
@@ -332,8 +334,9 @@ async fn child() {
 #[tokio::test]
 async fn an_intent_of_a_killed_process_is_open() {
     let dir = tempfile::tempdir().unwrap();
-    let mut process = command("intent", &path(&dir)).spawn().unwrap();
-    let line = said(&mut process).next().unwrap();
+    let mut process = spawned("intent", &path(&dir)).spawn().unwrap();
+    let mut lines = said(&mut process);
+    let line = lines.next().unwrap();
     process.kill().unwrap();
     process.wait().unwrap();
 
@@ -354,7 +357,7 @@ async fn whatever_was_answered_before_a_kill_is_there() {
     let dir = tempfile::tempdir().unwrap();
     for round in 1..=3 {
         let path = dir.path().join(format!("{round}.db"));
-        let mut process = command("load", &path).spawn().unwrap();
+        let mut process = spawned("load", &path).spawn().unwrap();
         let mut lines = said(&mut process);
         let mut answered: Vec<String> = lines.by_ref().take(300 * round).collect();
         process.kill().unwrap();
@@ -383,8 +386,10 @@ async fn whatever_was_answered_before_a_kill_is_there() {
 async fn a_second_process_on_the_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let journal = open(&path(&dir));
-    let mut process = command("intent", &path(&dir)).spawn().unwrap();
-    let line = said(&mut process).next().unwrap();
+    let mut process = spawned("intent", &path(&dir)).spawn().unwrap();
+    let mut lines = said(&mut process);
+    let line = lines.next().unwrap();
+    assert_eq!(lines.next(), None);
     process.wait().unwrap();
     let name = path(&dir).display().to_string();
     assert!(line.contains(&name) && line.contains("in use by another process"), "{line}");
@@ -563,7 +568,7 @@ async fn full_disk(path: &Path, journal: &Sqlite, metrics: &Metrics) {
 fn a_full_disk_is_answered_and_survived() {
     let dir = tempfile::tempdir().unwrap();
     let script = r#"mount -t tmpfs -o size=1m none "$1" && shift && exec "$@""#;
-    let inside = command("full", &dir.path().join("journal.db"));
+    let inside = spawned("full", &dir.path().join("journal.db"));
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]);
     command.arg(dir.path()).arg(inside.get_program()).args(inside.get_args());

@@ -20,9 +20,12 @@ use std::{
 #[derive(Clone, Debug, Default)]
 pub struct Memory(Arc<Mutex<Inner>>);
 
+/// A chain: what the rules know of it, and its records.
+type Stretch = (State, Vec<(Entry, Hash)>);
+
 #[derive(Debug, Default)]
 struct Inner {
-    chains: BTreeMap<Chain, (State, Vec<(Entry, Hash)>)>,
+    chains: BTreeMap<Chain, Stretch>,
     broken: Option<String>,
 }
 
@@ -65,7 +68,7 @@ impl Memory {
 }
 
 impl Inner {
-    fn chain(&mut self, chain: &Chain) -> Result<&mut (State, Vec<(Entry, Hash)>), AppendError> {
+    fn chain(&mut self, chain: &Chain) -> Result<&mut Stretch, AppendError> {
         match &self.broken {
             Some(problem) => Err(AppendError::Unavailable(problem.clone())),
             None => Ok(self.chains.entry(chain.clone()).or_default()),

@@ -6,7 +6,7 @@ use super::schema::{self, place};
 use crate::{
     domain::{
         chain::{Hash, Head, Stored},
-        record::{Entry, Record},
+        record::{Entry, Kind, Record},
     },
     journal::{Chain, MAX_PAGE, ReadError},
 };
@@ -26,6 +26,15 @@ pub(in crate::journal) struct Raw {
     pub entry: Vec<u8>,
 }
 
+/// The part of an entry that has columns of its own. The rest is not looked at, so that a record
+/// with words of a later version still fits.
+#[derive(serde::Deserialize)]
+struct Columns {
+    kind: Kind,
+    #[serde(default)]
+    call: Option<String>,
+}
+
 const COLUMNS: &str = "place, kind, call, previous, hash, entry";
 
 impl Raw {
@@ -42,12 +51,16 @@ impl Raw {
             ValueRef::Null => None,
             _ => Some(String::from_utf8_lossy(&bytes(2)?).into_owned()),
         };
+        let hash = |column| -> rusqlite::Result<Hash> {
+            // What is no hash becomes one that fits nothing.
+            Ok(Hash(bytes(column)?.try_into().unwrap_or([0xff; 32])))
+        };
         Ok(Self {
             seq: place.cast_unsigned() & u64::from(u32::MAX),
             kind: row.get(1)?,
             call,
-            previous: Hash(row.get(3)?),
-            hash: Hash(row.get(4)?),
+            previous: hash(3)?,
+            hash: hash(4)?,
             entry: bytes(5)?,
         })
     }
@@ -74,8 +87,9 @@ impl Raw {
         let head = head
             .follow(Stored { seq, entry: &self.entry, previous, hash })
             .map_err(|problem| self.corrupt(chain, problem))?;
-        let entry = self.entry(chain)?;
-        if entry.kind as i64 != self.kind || entry.call != self.call {
+        let columns: Columns = serde_json::from_slice(&self.entry)
+            .map_err(|e| self.corrupt(chain, format!("its entry cannot be read: {e}")))?;
+        if columns.kind as i64 != self.kind || columns.call != self.call {
             return Err(self.corrupt(chain, "its kind or call is not that of its entry"));
         }
         Ok(head)
