@@ -119,7 +119,7 @@ impl std::fmt::Debug for Calls {
 /// What passed every check and has a place.
 struct Admitted {
     handle: Arc<Handle>,
-    tool: Tool,
+    tool: Arc<Tool>,
     permit: Permit,
     place: OwnedSemaphorePermit,
 }

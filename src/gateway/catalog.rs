@@ -37,7 +37,7 @@ pub struct Found<'a> {
     /// The generation and its policy.
     pub server: &'a Server,
     /// The tool.
-    pub tool: &'a Tool,
+    pub tool: &'a Arc<Tool>,
 }
 
 /// The tools of one endpoint.

@@ -49,7 +49,7 @@ pub struct Tool {
 #[derive(Clone, Debug, Default)]
 pub struct Surface {
     /// The tools.
-    pub tools: Vec<Tool>,
+    pub tools: Vec<Arc<Tool>>,
     /// Digest over all of them.
     pub digest: String,
 }
@@ -63,7 +63,7 @@ impl Surface {
             let id = tool_id(server, &tool.name);
             let aggregated = renamed(&tool.definition, &id)?;
             let digest = canonical::digest(tool.definition.bytes());
-            Some(Tool { name: tool.name, id, digest, own: tool.definition, aggregated })
+            Some(Arc::new(Tool { name: tool.name, id, digest, own: tool.definition, aggregated }))
         });
         Self { tools: tools.collect(), digest }
     }

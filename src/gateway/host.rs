@@ -227,6 +227,7 @@ impl Host {
     fn act(&mut self, key: &SessionKey) {
         let Some(post) = self.posts.get_mut(key).filter(|p| p.taken) else { return };
         let now = self.parts.clock.now();
+        post.outbox.prune(&post.view);
         let plan = plan(&post.view, &post.seat, &post.acted());
         if plan.ignored > 0 {
             tracing::warn!(session = %key, ignored = plan.ignored, "stages that are not for this host");
@@ -236,9 +237,6 @@ impl Host {
             match deed {
                 Deed::Forget(n) | Deed::Stop(n) => {
                     take.push(n);
-                    if matches!(deed, Deed::Forget(_)) {
-                        post.outbox.remove(n);
-                    }
                     let Some(unit) = post.units.remove(&n) else { continue };
                     unit.stop.cancel();
                     self.tasks.spawn(tasks::end(unit));

@@ -47,16 +47,15 @@ impl Outbox {
         }
     }
 
-    /// Forgets the receipt of a generation that is gone.
-    pub fn remove(&self, generation: i64) {
+    /// Forgets the receipts of generations that are gone from the Session, and has them taken out
+    /// of it.
+    pub fn prune(&self, view: &SessionView) {
+        let exists = |n: i64| view.generations.iter().any(|g| g.generation == n);
         let mut all = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
-        all.remove(&generation);
-        self.changed.notify_one();
-    }
-
-    /// The receipt of a generation.
-    pub fn get(&self, generation: i64) -> Option<Receipt> {
-        self.receipts.lock().unwrap_or_else(PoisonError::into_inner).get(&generation).cloned()
+        all.retain(|n, _| exists(*n));
+        if view.receipts.iter().any(|r| !exists(r.generation)) {
+            self.changed.notify_one();
+        }
     }
 
     /// What should stand in the Session: ours, and older ones of generations that still exist.
