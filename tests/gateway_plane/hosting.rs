@@ -62,6 +62,7 @@ async fn one_swap_for_publish_and_drain() {
         tokio::spawn(async move {
             let mut from_new = 0;
             while from_new < 20 {
+                tokio::task::yield_now().await;
                 let reply = world.call(&session, "mcp__files__read", json!({})).await;
                 let from = reply["result"]["from"].as_str().unwrap_or_else(|| panic!("{reply}"));
                 from_new += usize::from(from == "new");
@@ -149,20 +150,22 @@ async fn a_dead_server_leaves_the_catalog_at_once() {
 
 #[tokio::test]
 async fn pings_that_fail_lose_an_idle_server_and_spare_a_busy_one() {
-    let (world, peer) = (World::new(), FakePeer::silent());
+    let (world, peer) = (World::new(), FakePeer::dead());
     world.cluster.policy(allow_all());
-    world.serving(&peer, &["read"]).await;
+    world.realizer.serve("files", &peer, &["read"]);
+    world.place(1, &[entry(1, "files", State::Active)]);
     assert_eq!(world.receipt(1, Verdict::Lost).await.reason, Some(Reason::ServerLost));
 
+    // busy: as long as its call runs nobody asks it anything
     let (busy, peer) = (World::new(), FakePeer::silent());
     busy.cluster.policy(allow_all());
-    busy.realizer.serve("files", &peer, &["read"]);
-    busy.place(1, &[entry(1, "files", State::Active)]);
-    busy.published(1).await;
+    busy.serving(&peer, &["read"]).await;
     let session = busy.open(MCP).await;
     let call = busy.call(&session, "mcp__files__read", json!({}));
-    let asked = tokio::time::timeout(Duration::from_millis(300), call).await;
-    assert!(asked.is_err(), "the call is still waited for");
+    assert!(tokio::time::timeout(Duration::from_millis(50), call).await.is_err());
+    let asked = peer.asked.lock().unwrap().len();
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert_eq!(peer.asked.lock().unwrap().len(), asked);
     assert_eq!(busy.cluster.receipt(1).unwrap().verdict, Verdict::Done);
 }
 
@@ -249,7 +252,11 @@ async fn a_conflict_is_read_again_and_written() {
     world.realizer.serve("files", &peer, &["read"]);
     world.place(1, &[entry(1, "files", State::Realizing)]);
     // the operator writes, and the gateway's watch has not seen it yet
-    world.cluster.stored.lock().unwrap().version += 1;
+    {
+        let mut stored = world.cluster.stored.lock().unwrap();
+        stored.version += 1;
+        stored.session["metadata"]["resourceVersion"] = json!(stored.version.to_string());
+    }
     let receipt = world.receipt(1, Verdict::Done).await;
     assert_eq!(receipt.evidence.tool_count, Some(1));
     assert_eq!(world.cluster.stored.lock().unwrap().conflicts, 1);

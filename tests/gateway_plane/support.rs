@@ -122,10 +122,22 @@ impl FakePeer {
         Self::new(move |_| Box::pin(async move { Ok(Answer::Result(raw(text))) }))
     }
 
-    /// Never answers, but hears a cancel and keeps the time.
+    /// Never answers a call, but hears a cancel and keeps the time; answers pings.
     pub fn silent() -> Arc<Self> {
-        Self::new(|request| {
+        Self::mute(true)
+    }
+
+    /// Answers nothing at all.
+    pub fn dead() -> Arc<Self> {
+        Self::mute(false)
+    }
+
+    fn mute(pings: bool) -> Arc<Self> {
+        Self::new(move |request| {
             Box::pin(async move {
+                if pings && request.method == "ping" {
+                    return Ok(Answer::Result(raw("{}")));
+                }
                 tokio::select! {
                     () = request.cancel.cancelled() => Err(PeerError::Cancelled),
                     () = tokio::time::sleep(request.timeout) => Err(PeerError::TimedOut(request.timeout)),
@@ -457,7 +469,6 @@ pub struct World {
     pub reviews: Arc<FakeReviews>,
     pub journal: Memory,
     pub sessions: Sessions,
-    pub calls: Arc<Calls>,
     pub gateway: Arc<Gateway>,
     pub router: Router,
     pub metrics: Metrics,
@@ -527,7 +538,7 @@ impl World {
             allowed: Allowed { hosts: vec!["gateway.test".into()], origins: vec![] },
             index: shared,
             sessions: sessions.clone(),
-            calls: calls.clone(),
+            calls,
             store: SessionStore::new(StoreConfig { max_body: 64 << 10, ..StoreConfig::default() }),
             read: Arc::new(journal.clone()),
             reviews: TaskTracker::new(),
@@ -540,7 +551,6 @@ impl World {
             reviews,
             journal,
             sessions,
-            calls,
             gateway,
             metrics,
             stop,

@@ -77,7 +77,8 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     let mut latest = ours.clone();
-    let mut base = String::new();
+    // the version at which the index stood when something newer was at hand
+    let mut overtaken = String::new();
     let backoff = Backoff::default();
     loop {
         tokio::select! {
@@ -86,33 +87,34 @@ pub async fn run(
         }
         let mut failures = 0;
         loop {
-            // our own last write is newer than an index that has not moved since
-            match index.load().session(&ours.key) {
-                Some(view) if view.resource_version != base => latest = SessionView::clone(view),
-                _ => {}
+            let shown = index.load().session(&ours.key).cloned();
+            let version = shown.as_ref().map(|v| v.resource_version.clone()).unwrap_or_default();
+            if let Some(view) = shown
+                && version != overtaken
+            {
+                latest = SessionView::clone(&view);
             }
             match write(&outbox, &ours, &latest, &*cluster, &metrics).await {
                 Ok(None) => break,
                 Ok(Some(written)) => {
-                    base = std::mem::replace(&mut latest, written).resource_version;
+                    (latest, overtaken) = (written, version);
                     break;
                 }
-                Err(ClusterError::Conflict) if failures == 0 => {
-                    if let Ok(fresh) = cluster.session(&ours.key).await {
-                        base = latest.resource_version.clone();
-                        latest = fresh;
-                    }
-                }
-                Err(ClusterError::Conflict) => base = String::new(),
+                Err(ClusterError::Conflict) => match cluster.session(&ours.key).await {
+                    Ok(fresh) => (latest, overtaken) = (fresh, version),
+                    Err(error) => tracing::warn!(session = %ours.key, %error, "cannot be read"),
+                },
                 Err(ClusterError::NotFound) => return,
                 Err(ClusterError::Other(error)) => {
                     tracing::warn!(session = %ours.key, error, "receipts were not written; trying again");
                 }
             }
+            // the first conflict is no trouble: somebody else was faster
             failures += 1;
+            let pause = if failures == 1 { Duration::ZERO } else { backoff.after(failures) };
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(if failures == 1 { Duration::ZERO } else { backoff.after(failures) }) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
         tokio::select! {
