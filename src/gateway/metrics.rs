@@ -65,24 +65,32 @@ impl GatewayMetrics {
         let seconds = || Histogram::new(exponential_buckets(0.000_25, 2.0, 18));
         let new = metrics;
         Self {
-            calls: new.register("calls", "Calls that ended, by outcome", Family::default()),
-            refusals: new.register("refusals", "Refused requests, by reason", Family::default()),
-            seconds: new.register("call_seconds", "From request to answer", seconds()),
-            in_flight: new.register("calls_in_flight", "Calls in flight", Gauge::default()),
+            calls: new.register("gateway_calls", "Calls that ended, by outcome", Family::default()),
+            refusals: new.register(
+                "gateway_refusals",
+                "Refused requests, by reason",
+                Family::default(),
+            ),
+            seconds: new.register("gateway_call_seconds", "From request to answer", seconds()),
+            in_flight: new.register("gateway_calls_in_flight", "Calls in flight", Gauge::default()),
             unrecorded: new.register(
-                "journal_failures",
+                "gateway_unrecorded",
                 "Records that the journal did not take",
                 Counter::default(),
             ),
             generation_failures: new.register(
-                "generation_failures",
+                "gateway_generation_failures",
                 "Generations that failed or were lost, by reason",
                 Family::default(),
             ),
-            sessions: new.register("sessions", "Sessions served here", Gauge::default()),
-            receipts: new.register("receipt_writes", "Writes of receipts", Counter::default()),
+            sessions: new.register("gateway_sessions", "Sessions served here", Gauge::default()),
+            receipts: new.register(
+                "gateway_receipt_writes",
+                "Writes of receipts",
+                Counter::default(),
+            ),
             unreadable: new.register(
-                "unreadable_objects",
+                "gateway_unreadable_objects",
                 "Objects that cannot be read at present",
                 Gauge::default(),
             ),

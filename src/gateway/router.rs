@@ -16,7 +16,7 @@ use super::{
     hosted::Sessions,
     index::{self, SessionView},
     rest,
-    service::Endpoint,
+    service::{self, Endpoint},
 };
 use crate::{
     domain::{identity::SessionKey, reason::Reason},
@@ -27,17 +27,24 @@ use axum::{
     Router,
     body::Body,
     extract::{Path, Request, State},
-    http::{HeaderMap, Method},
+    http::{
+        HeaderMap, HeaderValue, Method,
+        header::{AUTHORIZATION, CONTENT_TYPE},
+    },
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{any, get},
 };
+use http_body_util::BodyExt as _;
 use secrecy::SecretString;
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// What the routes work with.
 pub struct Gateway {
@@ -57,6 +64,8 @@ pub struct Gateway {
     pub read: Arc<dyn Read>,
     /// Reviews of open streams.
     pub reviews: TaskTracker,
+    /// How often an open stream's caller is reviewed again.
+    pub review_every: Duration,
     /// Whether nothing new is taken any more.
     pub draining: AtomicBool,
 }
@@ -142,14 +151,45 @@ async fn mcp(
         subject: caller.key.clone(),
         endpoint: format!("{}/{}", view.uid, server.as_deref().unwrap_or_default()).into(),
     };
-    let endpoint = Endpoint::new(gateway.calls.clone(), hosted, server, caller);
-    if head.method == Method::GET {
-        let token = SecretString::from(bearer(&head.headers)?.to_owned());
-        gateway.reviews.spawn(endpoint.review(gateway.auth.clone(), token));
-    }
-    let service: Arc<dyn Service> = Arc::new(endpoint);
+    // what waits for notices ends when the Session leaves; what waits for an answer gets it
+    let ended = match head.method {
+        Method::GET => hosted.left().child_token(),
+        _ => CancellationToken::new(),
+    };
+    let shown = head.headers.get(AUTHORIZATION).cloned();
+    let (calls, streams) = (gateway.calls.clone(), ended.clone());
+    let service: Arc<dyn Service> = Arc::new(Endpoint::new(calls, hosted, server, caller, ended));
     let request = Request::from_parts(head, body);
-    Ok(server::serve(&gateway.store, &scope, &service, request).await)
+    let response = server::serve(&gateway.store, &scope, &service, request).await;
+    let stream = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
+    Ok(if stream { reviewed(gateway, response, (key, shown), streams) } else { response })
+}
+
+/// A stream whose caller is reviewed as long as it is open.
+fn reviewed(
+    gateway: &Gateway,
+    response: Response,
+    (key, shown): (SessionKey, Option<HeaderValue>),
+    ended: CancellationToken,
+) -> Response {
+    let mut headers = HeaderMap::new();
+    headers.extend(shown.map(|value| (AUTHORIZATION, value)));
+    let Ok(token) = bearer(&headers) else { return response };
+    let over = CancellationToken::new();
+    let both = (ended, over.clone());
+    let token = SecretString::from(token.to_owned());
+    let (auth, every) = (gateway.auth.clone(), gateway.review_every);
+    gateway.reviews.spawn(service::review(auth, token, key, every, both));
+    let guard = over.drop_guard();
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _open = &guard;
+            frame
+        }))
+    })
 }
 
 async fn trace(

@@ -10,6 +10,7 @@ use super::{
     index::{Index, watch},
     metrics::GatewayMetrics,
     router::{Gateway, router},
+    service::REVIEW,
 };
 use crate::{
     journal::{Append, Read},
@@ -125,6 +126,7 @@ pub async fn run(
         store: SessionStore::new(config.store()),
         read: journal.read.clone(),
         reviews: TaskTracker::new(),
+        review_every: REVIEW,
         draining: AtomicBool::new(false),
     });
     let (host, feeder) = Host::new(host::Parts {
@@ -190,8 +192,8 @@ pub async fn run(
     calls.finished().await;
     gateway.store.settle().await;
     gateway.reviews.close();
-    gateway.reviews.wait().await;
     let rest = async {
+        gateway.reviews.wait().await;
         while let Some(ended) = tasks.join_next().await {
             result = std::mem::replace(&mut result, Ok(())).and(flatten(ended).map(drop));
         }

@@ -6,10 +6,13 @@ use super::{
     call::{Call, Calls, Refusal, Reply},
     hosted::Hosted,
 };
-use crate::mcp::{
-    Answer,
-    server::{Refused, ServerInfo, Service, ToolCall, ToolList},
-    wire::RpcError,
+use crate::{
+    domain::identity::SessionKey,
+    mcp::{
+        Answer, RawJson,
+        server::{Refused, ServerInfo, Service, ToolCall, ToolList},
+        wire::RpcError,
+    },
 };
 use axum::http::StatusCode;
 use futures::future::BoxFuture;
@@ -32,43 +35,40 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint of all servers, or of one.
+    /// The endpoint of all servers, or of one. `ended` ends its streams.
     pub fn new(
         calls: Arc<Calls>,
         hosted: Arc<Hosted>,
         server: Option<Arc<str>>,
         caller: Arc<Caller>,
+        ended: CancellationToken,
     ) -> Self {
-        let ended = hosted.left().child_token();
         Self { calls, hosted, server, caller, ended }
-    }
-
-    /// Reviews the caller again and again while the endpoint is in use, and ends it when the token
-    /// or the right is withdrawn.
-    pub fn review(&self, auth: Arc<Auth>, token: SecretString) -> impl Future<Output = ()> + use<> {
-        let (ended, key) = (self.ended.clone(), self.hosted.key.clone());
-        async move {
-            loop {
-                tokio::select! {
-                    () = ended.cancelled() => return,
-                    () = tokio::time::sleep(REVIEW) => {}
-                }
-                let review = async {
-                    let caller = auth.caller(token.expose_secret()).await?;
-                    auth.allow(&caller, Right::UseTools, &key).await
-                };
-                // an API server that does not answer withdraws nothing
-                if review.await.is_err_and(|e| e.status != StatusCode::SERVICE_UNAVAILABLE) {
-                    ended.cancel();
-                }
-            }
-        }
     }
 }
 
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        self.ended.cancel();
+/// A stream's caller, reviewed again and again until the stream is over; `ended` is cancelled when
+/// the token or the right is withdrawn.
+pub async fn review(
+    auth: Arc<Auth>,
+    token: SecretString,
+    session: SessionKey,
+    every: Duration,
+    (ended, over): (CancellationToken, CancellationToken),
+) {
+    loop {
+        tokio::select! {
+            () = over.cancelled() => return,
+            () = tokio::time::sleep(every) => {}
+        }
+        let review = async {
+            let caller = auth.caller(token.expose_secret()).await?;
+            auth.allow(&caller, Right::UseTools, &session).await
+        };
+        // an API server that does not answer withdraws nothing
+        if review.await.is_err_and(|e| e.status != StatusCode::SERVICE_UNAVAILABLE) {
+            return ended.cancel();
+        }
     }
 }
 
@@ -128,6 +128,6 @@ impl Service for Endpoint {
     }
 }
 
-fn error(refusal: &Refusal) -> crate::mcp::RawJson {
+fn error(refusal: &Refusal) -> RawJson {
     RpcError::because(refusal.reason, refusal.code, refusal.message.clone()).to_json()
 }

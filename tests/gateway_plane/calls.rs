@@ -239,7 +239,7 @@ async fn without_a_journal_nothing_is_sent() {
         assert_eq!(reason(&reply), "JournalUnavailable", "{tool}");
     }
     assert!(peer.calls().is_empty());
-    assert!(world.metrics.encode().contains("awaken_journal_failures_total 3"));
+    assert!(world.metrics.encode().contains("awaken_gateway_unrecorded_total 3"));
     world.journal.break_with(None);
     let reply = world.call(&session, "mcp__files__read", json!({})).await;
     assert!(reply.get("result").is_some(), "{reply}");

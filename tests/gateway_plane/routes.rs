@@ -1,15 +1,28 @@
 //! The routes by oneshot: who gets in, and what bad input gets.
 
 use super::support::*;
-use awaken_operator::domain::{
-    lifecycle::State,
-    reason::Reason,
-    record::{Kind, Outcome},
+use awaken_operator::{
+    domain::{
+        lifecycle::State,
+        reason::Reason,
+        record::{Kind, Outcome},
+    },
+    gateway::auth::Times,
+    journal::memory::Memory,
+    mcp::Answer,
 };
-use axum::http::{HeaderValue, StatusCode};
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode},
+};
+use http_body_util::BodyExt as _;
 use rstest::rstest;
 use serde_json::{Value, json};
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tower::ServiceExt as _;
 
 async fn serving() -> (World, Arc<FakePeer>) {
     let (world, peer) = (World::new(), FakePeer::answering(r#"{"content":[]}"#));
@@ -326,4 +339,107 @@ async fn servers_of_one_session_do_not_see_each_other() {
     assert_eq!(reply["error"]["data"]["reason"], "UnknownTool");
     let last = world.call_records().pop().unwrap().entry;
     assert_eq!((last.outcome, last.reason), (Some(Outcome::Denied), Some(Reason::UnknownTool)));
+}
+
+fn forgetful() -> Times {
+    let soon = Duration::from_millis(1);
+    Times { valid: soon, invalid: soon, access: soon }
+}
+
+async fn open_stream(world: &World, session: &str) -> Body {
+    let mut listen = request("GET", MCP, Some(TOKEN));
+    listen.headers_mut().insert("accept", HeaderValue::from_static("text/event-stream"));
+    listen.headers_mut().insert("mcp-session-id", HeaderValue::from_str(session).unwrap());
+    let response = world.router.clone().oneshot(listen).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    response.into_body()
+}
+
+/// Reads a stream until it ends or the text is there.
+async fn hear(body: &mut Body, text: &str) -> bool {
+    let read = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let data = frame.into_data().unwrap_or_default();
+            if String::from_utf8_lossy(&data).contains(text) {
+                return true;
+            }
+        }
+        false
+    };
+    tokio::time::timeout(Duration::from_secs(5), read).await.expect("neither heard nor ended")
+}
+
+#[tokio::test]
+async fn an_open_stream_ends_when_its_token_is_revoked_and_not_when_nobody_can_review() {
+    let world = World::build(Memory::new(), "inc-1", forgetful());
+    world.cluster.policy(allow_all());
+    world.serving(&FakePeer::answering("{}"), &["read"]).await;
+    let session = world.open(MCP).await;
+    let mut stream = open_stream(&world, &session).await;
+    world.reviews.down.store(true, Ordering::SeqCst);
+    let before = world.reviews.tokens.load(Ordering::SeqCst);
+    until("some reviews", || {
+        (world.reviews.tokens.load(Ordering::SeqCst) > before + 2).then_some(())
+    })
+    .await;
+    world.reviews.down.store(false, Ordering::SeqCst);
+    world.cluster.policy(json!([{"attachment": "files", "defaultPermission": "Deny"}]));
+    assert!(hear(&mut stream, "list_changed").await, "still open");
+    world.reviews.revoked.store(true, Ordering::SeqCst);
+    assert!(!hear(&mut stream, "list_changed").await, "closed");
+    assert_eq!(world.send(post(MCP, TOKEN, Some(&session), "{}")).await.status, 401);
+    drop(stream);
+    world.gateway.reviews.close();
+    tokio::time::timeout(Duration::from_secs(5), world.gateway.reviews.wait()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_notice_comes_only_when_the_visible_list_changed() {
+    let (world, _) = serving().await;
+    let session = world.open(MCP).await;
+    assert_eq!(world.tools(&session).await.len(), 1);
+    let mut stream = open_stream(&world, &session).await;
+    let set = |write: &str, hidden: &str| {
+        json!([{"attachment": "files", "defaultPermission": "Allow", "tools": [
+            {"name": "write", "permission": write}, {"name": "hidden", "permission": hidden}]}])
+    };
+    world.cluster.policy(set("Deny", "Allow"));
+    world.cluster.policy(set("Deny", "Deny"));
+    let quiet = tokio::time::timeout(Duration::from_millis(100), hear(&mut stream, "list_changed"));
+    assert!(quiet.await.is_err(), "nothing that is visible changed");
+    world.cluster.policy(set("Allow", "Deny"));
+    assert!(hear(&mut stream, "list_changed").await);
+}
+
+#[tokio::test]
+async fn when_the_gateway_stops_streams_end_and_answers_still_come() {
+    let finish = Arc::new(tokio::sync::Notify::new());
+    let gate = finish.clone();
+    let peer = FakePeer::new(move |request| {
+        let gate = gate.clone();
+        Box::pin(async move {
+            if request.method == "tools/call" {
+                gate.notified().await;
+            }
+            Ok(Answer::Result(raw(r#"{"content":["late"]}"#)))
+        })
+    });
+    let world = World::new();
+    world.cluster.policy(allow_all());
+    world.serving(&peer, &["read"]).await;
+    let session = world.open(MCP).await;
+    let mut stream = open_stream(&world, &session).await;
+    let body =
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mcp__files__read"}}"#;
+    // longer than a second, so that the answer comes as a stream
+    let response =
+        world.router.clone().oneshot(post(MCP, TOKEN, Some(&session), body)).await.unwrap();
+    assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
+    let mut answer = response.into_body();
+    world.gateway.draining.store(true, Ordering::SeqCst);
+    world.sessions.close_all();
+    assert!(!hear(&mut stream, "never").await, "the stream for notices ends");
+    finish.notify_one();
+    assert!(hear(&mut answer, "late").await, "the call ends by itself");
+    assert_eq!(world.call_records()[1].entry.outcome, Some(Outcome::Succeeded));
 }

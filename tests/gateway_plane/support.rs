@@ -483,6 +483,10 @@ impl World {
     }
 
     pub fn with(journal: Memory, incarnation: &'static str) -> Self {
+        Self::build(journal, incarnation, Times::default())
+    }
+
+    pub fn build(journal: Memory, incarnation: &'static str, times: Times) -> Self {
         let metrics = Metrics::new();
         let counters = GatewayMetrics::new(&metrics);
         let index = Index::default();
@@ -534,7 +538,7 @@ impl World {
         ));
         let reviews = Arc::new(FakeReviews::default());
         let gateway = Arc::new(Gateway {
-            auth: Arc::new(Auth::new(reviews.clone(), [7; 32], Times::default())),
+            auth: Arc::new(Auth::new(reviews.clone(), [7; 32], times)),
             allowed: Allowed { hosts: vec!["gateway.test".into()], origins: vec![] },
             index: shared,
             sessions: sessions.clone(),
@@ -542,6 +546,7 @@ impl World {
             store: SessionStore::new(StoreConfig { max_body: 64 << 10, ..StoreConfig::default() }),
             read: Arc::new(journal.clone()),
             reviews: TaskTracker::new(),
+            review_every: Duration::from_millis(10),
             draining: AtomicBool::new(false),
         });
         Self {
