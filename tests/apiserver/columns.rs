@@ -1,6 +1,6 @@
 //! What kubectl prints: columns, short names and category.
 
-use crate::server::{ADMIN, Server, TABLE, object};
+use crate::server::{ADMIN, OPERATOR, Server, TABLE, object};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -54,8 +54,19 @@ async fn attachments() {
 #[tokio::test]
 async fn sessions() {
     let server = Server::new().await;
-    let (names, _) = columns(&server, "sessions").await;
+    let made = object("Session", "coder-s", json!({"agentRef": {"name": "coder"}}));
+    let path = format!("/apis/awaken.dev/v1alpha1/namespaces/{}/sessions", server.namespace);
+    server.call(OPERATOR, Method::POST, &path, "application/json", Some(&made)).await.ok();
+    let status = json!({"status": {"conditions": conditions("NoGateway", "none alive"), "phase": "Rescheduling",
+        "summary": "1/4", "host": {"gateway": "gateway-0", "incarnation": "i", "epoch": 5}}});
+    server.merge(OPERATOR, &made, "/status", &status).await.ok();
+    let (names, rows) = columns(&server, "sessions").await;
     assert_eq!(names, "Name Agent Phase Ready Attachments Host Age | Epoch Message");
+    assert_eq!(
+        json!(rows[0][..6]),
+        json!(["coder-s", "coder", "Rescheduling", "False", "1/4", "gateway-0"])
+    );
+    assert_eq!(json!(rows[0][7..]), json!([5, "none alive"]));
 }
 
 #[tokio::test]

@@ -66,3 +66,36 @@ fn generated_files_are_up_to_date() {
     }
     assert!(stale.is_empty(), "out of date, run `make generate` and commit: {stale:#?}");
 }
+
+/// The pages name reasons by hand; a word that is none would send a reader looking in vain.
+#[test]
+fn the_pages_name_reasons_that_exist() {
+    // Words of the same shape that are something else.
+    const OTHERS: [&str; 7] = [
+        "McpAttachment",
+        "ToolSet",
+        "IfNotPresent",
+        "Stalled",
+        "Reconciling",
+        "Serving",
+        "ServerSideApply",
+    ];
+    let known =
+        |word: &str| Reason::ALL.iter().any(|r| r.as_str() == word) || OTHERS.contains(&word);
+    for page in KINDS
+        .map(|kind| format!("docs/kinds/{kind}.md"))
+        .iter()
+        .chain(&["docs/install.md".to_owned()])
+    {
+        let text = committed(page);
+        let words = text.split('`').skip(1).step_by(2).filter(|word| {
+            let capital = word.starts_with(|c: char| c.is_ascii_uppercase());
+            let plain = word.chars().all(|c| c.is_ascii_alphabetic());
+            let shouted = word.chars().all(|c| c.is_ascii_uppercase());
+            capital && plain && !shouted
+        });
+        for word in words {
+            assert!(known(word), "{page}: `{word}` is no reason");
+        }
+    }
+}
