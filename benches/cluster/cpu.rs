@@ -11,6 +11,11 @@ pub struct Process {
 }
 
 impl Process {
+    /// This one.
+    pub fn own() -> Self {
+        Self { pid: std::process::id() }
+    }
+
     /// The process with this program name in the pod; none if it is not on this machine.
     pub fn of_pod(pod_uid: &str, program: &str) -> Option<Self> {
         let dashed = pod_uid.replace('-', "_");

@@ -8,6 +8,7 @@
 
 mod calls;
 mod cold;
+#[allow(dead_code, reason = "the other benchmark uses all of it")]
 mod cpu;
 mod report;
 #[allow(dead_code, reason = "the tests use all of it")]
