@@ -4,27 +4,29 @@
 parts_names=()
 parts_took=()
 parts_started=$SECONDS
+parts_running=
 
-# part NAME COMMAND...: runs the command under a heading.
+# part NAME COMMAND...: runs the command under a heading. It stands alone, with no `||` behind it, since bash would then
+# go on after a failed line inside a function.
 part() {
-  local name=$1 from=$SECONDS status=0
+  parts_running=$1 parts_from=$SECONDS
   shift
-  printf '\n== %s\n' "$name"
-  "$@" || status=$?
-  parts_names+=("$name")
-  if [ $status = 0 ]; then
-    parts_took+=("$((SECONDS - from)) s")
-  else
-    parts_took+=("$((SECONDS - from)) s, failed with status $status")
-    exit "$status"
-  fi
+  printf '\n== %s\n' "$parts_running"
+  "$@"
+  parts_names+=("$parts_running")
+  parts_took+=("$((SECONDS - parts_from)) s")
+  parts_running=
 }
 
-# parts_table: what has run so far, with the sum.
+# parts_table: what has run so far, with the sum. Call it from an EXIT trap.
 parts_table() {
+  local i
+  if [ -n "$parts_running" ]; then
+    parts_names+=("$parts_running")
+    parts_took+=("$((SECONDS - parts_from)) s, failed")
+  fi
   [ ${#parts_names[@]} -gt 0 ] || return 0
   printf '\n%-34s %s\n' "part" "took"
-  local i
   for i in "${!parts_names[@]}"; do
     printf '%-34s %s\n' "${parts_names[$i]}" "${parts_took[$i]}"
   done

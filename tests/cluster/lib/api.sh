@@ -30,7 +30,7 @@ api_up() {
   for try in 1 2 3; do
     api_start "$lock"
     # between choosing a port and using it, another program may take it
-    if wait_for 60 "the API server" curl -sfk --max-time 2 "https://127.0.0.1:$api_port/readyz"; then
+    if wait_for 120 "the API server" curl -sfk --max-time 2 "https://127.0.0.1:$api_port/readyz"; then
       write_kubeconfig "$kubeconfig" "https://127.0.0.1:$api_port" admin "$state/pki"
       say "API server up in $(since "$from"): KUBECONFIG=$kubeconfig"
       return 0

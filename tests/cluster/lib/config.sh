@@ -70,7 +70,27 @@ END
   mv "$etc/node.env.part" "$etc/node.env" # the node starts when it is there
 }
 
+volumes=16
+
 # write_addons: the objects that every cluster has.
 write_addons() {
-  sed -e "s|@SERVICE_DNS@|$service_dns|g" "$here/addons.yaml" >"$state/etc/addons.yaml"
+  local number
+  {
+    sed -e "s|@SERVICE_DNS@|$service_dns|g" "$here/addons.yaml"
+    for number in $(seq $volumes); do
+      mkdir -p "$state/disk/kubelet/volumes/$number"
+      cat <<END
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: node-$number}
+spec:
+  storageClassName: node
+  capacity: {storage: 10Gi}
+  accessModes: [ReadWriteOnce]
+  local: {path: /var/lib/kubelet/volumes/$number}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node]}]}]}}
+END
+    done
+  } >"$state/etc/addons.yaml"
 }

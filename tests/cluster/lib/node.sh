@@ -60,16 +60,16 @@ node_up() {
     write_kubeconfig "$state/etc/$who.kubeconfig" https://127.0.0.1:6443 $who "$state/pki"
   done
   write_config
-  wait_for 30 "containerd" "$state/bin/ctr" version
+  wait_for 60 "containerd" "$state/bin/ctr" version
   import_quietly "$(program_image pause)" "$(program_image coredns)" "$(program_image probe)"
-  wait_for 60 "the API server" curl -sfk --max-time 2 "https://$node_ip:6443/readyz"
+  wait_for 120 "the API server" curl -sfk --max-time 2 "https://$node_ip:6443/readyz"
   say "API server ready after $(since "$from")"
   write_kubeconfig "$kubeconfig" "https://$node_ip:6443" admin "$state/pki"
-  wait_for 30 "the default objects" admin apply -f "$state/etc/addons.yaml"
-  wait_for 60 "the node to be Ready" admin wait --for=condition=Ready node/node --timeout=1s
+  wait_for 60 "the default objects" admin apply -f "$state/etc/addons.yaml"
+  wait_for 120 "the node to be Ready" admin wait --for=condition=Ready node/node --timeout=1s
   say "node ready after $(since "$from")"
-  wait_for 60 "the cluster's DNS" admin -n kube-system wait --for=condition=Available deployment/coredns --timeout=1s
-  wait_for 30 "the default service account" admin -n default get serviceaccount default
+  wait_for 120 "the cluster's DNS" admin -n kube-system wait --for=condition=Available deployment/coredns --timeout=1s
+  wait_for 60 "the default service account" admin -n default get serviceaccount default
   say "up in $(since "$from"): KUBECONFIG=$kubeconfig"
 }
 
