@@ -18,6 +18,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
+use tokio::time::Instant;
 
 /// Between two pings of a server without a GET stream.
 const PING: Duration = Duration::from_secs(15);
@@ -26,6 +27,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// Before the stream is opened again; doubles up to [`SLOWEST`].
 const AGAIN: Duration = Duration::from_millis(500);
 const SLOWEST: Duration = Duration::from_secs(60);
+/// A stream that was open for less counts as a failure for the pause before the next.
+const LIVED: Duration = Duration::from_secs(5);
 /// Connections that fail in a row before the server counts as gone.
 const GONE_AFTER: u32 = 3;
 
@@ -58,12 +61,15 @@ async fn keep(peer: &Arc<Inner>, link: &Arc<Link>) {
     let (mut streams, mut refused, mut opened) = (true, 0, false);
     let mut pause = AGAIN;
     loop {
+        let begun = Instant::now();
         let seen = if streams { listen(peer, link).await } else { ping(peer, link).await };
         refused = if matches!(seen, Seen::Refused(_)) { refused + 1 } else { 0 };
         match seen {
             Seen::NoStream => (streams, pause) = (false, PING),
+            Seen::Alive if !streams => pause = PING,
             Seen::Alive => {
-                (opened, pause) = (true, if streams { AGAIN } else { PING });
+                let lived = begun.elapsed() >= LIVED;
+                (opened, pause) = (true, if lived { AGAIN } else { (pause * 2).min(SLOWEST) });
             }
             Seen::SessionLost if opened => {
                 // the owner lists again, meets the lost session and begins a new one
