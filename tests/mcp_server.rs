@@ -16,13 +16,21 @@ use axum::{
 };
 use futures::{StreamExt as _, future::BoxFuture};
 use http::{HeaderMap, Request, StatusCode, header};
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
 use rstest::rstest;
 use serde_json::{Value, json};
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    io::AsyncWriteExt as _,
+    sync::{Semaphore, watch},
+};
 use tokio_util::sync::CancellationToken;
 
 const BOTH: &str = "application/json, text/event-stream";
@@ -39,6 +47,8 @@ struct Fake {
     /// Lets `slow` end.
     release: Arc<Semaphore>,
     ended: CancellationToken,
+    /// A call was told that nobody waits.
+    heard_gone: Arc<AtomicBool>,
 }
 
 fn list(names: &[&str]) -> Arc<ToolList> {
@@ -69,14 +79,21 @@ impl Service for Fake {
 
     fn call(&self, call: ToolCall) -> BoxFuture<'static, Answer> {
         let (log, release) = (self.log.clone(), self.release.clone());
+        let heard_gone = self.heard_gone.clone();
         Box::pin(async move {
             let say =
                 |what: &str| log.lock().unwrap().push(format!("{what} {:?}", call.context.id));
             say(&format!("call {}", call.name));
             if call.name == "slow" {
+                let told = async {
+                    call.context.gone.cancelled().await;
+                    heard_gone.store(true, Ordering::Relaxed);
+                    std::future::pending().await
+                };
                 tokio::select! {
                     () = call.context.cancel.cancelled() => say("cancelled"),
                     permit = release.acquire() => permit.unwrap().forget(),
+                    () = told => {}
                 }
                 if call.context.gone.is_cancelled() {
                     say("unheard");
@@ -120,6 +137,7 @@ impl Harness {
             refused: Mutex::default(),
             release: Arc::new(Semaphore::new(0)),
             ended: CancellationToken::new(),
+            heard_gone: Arc::default(),
         });
         let config =
             StoreConfig { sessions_per_subject: 3, max_body: 4096, ..StoreConfig::default() };
@@ -718,4 +736,75 @@ async fn other_http_methods_are_not_allowed() {
     let response = harness.send("ann", put).await;
     assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(response.headers()[header::ALLOW], "POST, GET, DELETE");
+}
+
+// --- over a real connection
+
+/// Serves the harness on one port until it is dropped.
+async fn listen(harness: &Arc<Harness>) -> (std::net::SocketAddr, tokio::task::JoinSet<()>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, harness) = (listener.local_addr().unwrap(), harness.clone());
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move {
+        let mut connections = tokio::task::JoinSet::new();
+        while let Ok((tcp, _)) = listener.accept().await {
+            let harness = harness.clone();
+            let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                let harness = harness.clone();
+                async move {
+                    Ok::<_, std::convert::Infallible>(
+                        harness.send("ann", request.map(Body::new)).await,
+                    )
+                }
+            });
+            let serving = http1::Builder::new().serve_connection(TokioIo::new(tcp), service);
+            connections.spawn(async move { drop(serving.await) });
+        }
+    });
+    (address, tasks)
+}
+
+#[tokio::test]
+async fn a_refused_message_leaves_the_connection_open() {
+    let harness = Arc::new(Harness::new());
+    let session = harness.open().await;
+    let (address, _tasks) = listen(&harness).await;
+    let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
+    let (mut client, connection) =
+        hyper::client::conn::http1::handshake::<_, Body>(TokioIo::new(tcp)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let big = call(json!(77), "echo", json!({"a": "x".repeat(9000)}));
+    for (message, status) in [
+        (big.as_str(), 413),
+        ("[]", 400),
+        ("nonsense", 400),
+        (&call(json!(1), "echo", json!({})), 200),
+    ] {
+        let request = post(Some(&session), message.to_owned());
+        let response = client.send_request(request).await.unwrap();
+        assert_eq!(response.status().as_u16(), status);
+        body(response.map(Body::new)).await;
+    }
+    drop(client);
+    connection.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_socket_that_closes_during_a_call_is_noticed_and_the_call_goes_on() {
+    let harness = Arc::new(Harness::new());
+    let session = harness.open().await;
+    let (address, _tasks) = listen(&harness).await;
+    let mut tcp = tokio::net::TcpStream::connect(address).await.unwrap();
+    let message = call(json!(6), "slow", json!({}));
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\naccept: {BOTH}\r\nmcp-session-id: {session}\r\ncontent-length: {}\r\n\r\n{message}",
+        message.len()
+    );
+    tcp.write_all(request.as_bytes()).await.unwrap();
+    harness.logged("call slow 6").await;
+    drop(tcp);
+    until(|| harness.fake.heard_gone.load(Ordering::Relaxed)).await;
+    harness.fake.release.add_permits(1);
+    harness.logged("ended 6").await;
+    assert_eq!(harness.log(), ["call slow 6", "unheard 6", "ended 6"]);
 }

@@ -4,6 +4,7 @@ use crate::{
     domain::reason::Reason,
     mcp::wire::{self, RawJson},
 };
+use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use std::collections::{HashMap, HashSet};
 
@@ -89,7 +90,7 @@ impl Collector {
                 _ => {}
             }
         }
-        let tools: Vec<&serde_json::value::RawValue> =
+        let tools: Vec<&RawValue> =
             serde_json::from_str(tools.ok_or("the result has no tools")?.get())
                 .map_err(|_| "tools is no array")?;
         for tool in tools {
@@ -164,14 +165,18 @@ fn judge(definition: &RawJson) -> Result<String, (String, &'static str)> {
     if name.len() > MAX_NAME || name.chars().any(char::is_control) {
         return Err((name, "its name is too long or holds control characters"));
     }
-    let schema = find("inputSchema").map(|v| definition.part(v));
-    let kind = schema.as_ref().and_then(|s| wire::members(s).ok()).and_then(|members| {
-        members.into_iter().find(|(k, _)| k == "type").map(|(_, v)| v.get().to_owned())
-    });
-    match kind.as_deref() {
-        Some("\"object\"") => Ok(name),
-        _ => Err((name, "its inputSchema is not of type object")),
+    let inside = |outer: &str, key: &str| -> Option<String> {
+        let outer = definition.part(find(outer)?);
+        let members = wire::members(&outer).ok()?;
+        members.into_iter().find(|(k, _)| k == key).map(|(_, v)| v.get().to_owned())
+    };
+    if inside("inputSchema", "type").as_deref() != Some("\"object\"") {
+        return Err((name, "its inputSchema is not of type object"));
     }
+    if inside("execution", "taskSupport").as_deref() == Some("\"required\"") {
+        return Err((name, "it can only be called as a task, which is not offered"));
+    }
+    Ok(name)
 }
 
 impl Quarantined {
@@ -216,6 +221,11 @@ mod tests {
     )]
     #[case::truth(r#"{"name":"bad4","inputSchema":true}"#, "bad4", "inputSchema")]
     #[case::control(r#"{"name":"a\nb","inputSchema":{"type":"object"}}"#, "a\nb", "control")]
+    #[case::task(
+        r#"{"name":"bad5","inputSchema":{"type":"object"},"execution":{"taskSupport":"required"}}"#,
+        "bad5",
+        "task"
+    )]
     #[case::twice(r#"{"name":"a","name":"b","inputSchema":{"type":"object"}}"#, "", "twice")]
     fn one_bad_tool_is_withheld_and_the_rest_kept(
         #[case] bad: &str,
