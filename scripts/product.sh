@@ -12,28 +12,10 @@ load_images() {
   images/build awaken mcp-servers "$@" | xargs tests/cluster/cluster import
 }
 
-# journal_volume: a place for the journal. The bundled cluster has no storage provisioner.
-journal_volume() {
-  case ${KUBECONFIG:-} in "$PWD"/.state/*) ;; *) return 0 ;; esac
-  enter mkdir -p -m 0777 /var/lib/kubelet/awaken-journal
-  kubectl apply -f - <<'END'
-apiVersion: v1
-kind: PersistentVolume
-metadata: {name: awaken-journal}
-spec:
-  capacity: {storage: 1Gi}
-  accessModes: [ReadWriteOnce]
-  persistentVolumeReclaimPolicy: Retain
-  hostPath: {path: /var/lib/kubelet/awaken-journal}
-  claimRef: {namespace: awaken-system, name: awaken-journal}
-END
-}
-
 # install_chart IMAGE [HELM-FLAGS]...
 install_chart() {
   local image=$1
   shift
-  journal_volume
   echo "$ helm upgrade --install awaken charts/awaken-operator --namespace awaken-system --create-namespace"
   helm upgrade --install awaken charts/awaken-operator --namespace awaken-system --create-namespace \
     --set "image.repository=${image%:*},image.tag=${image##*:}" --wait --timeout 2m "$@" >/dev/null
