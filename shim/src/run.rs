@@ -34,6 +34,8 @@ const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// Runs the command; the exit code is the child's.
 pub fn run(args: Run) -> anyhow::Result<ExitCode> {
+    // The child has our user: so it cannot read our environment and memory below /proc.
+    nix::sys::prctl::set_dumpable(false).context("cannot close /proc to the child")?;
     let keys = std::env::var("AWAKEN_GATEWAY_KEYS").context("AWAKEN_GATEWAY_KEYS is not set")?;
     let keys = challenge::parse_keys(&keys).context("AWAKEN_GATEWAY_KEYS")?;
     let pod_uid = std::env::var("AWAKEN_POD_UID").context("AWAKEN_POD_UID is not set")?;

@@ -22,7 +22,12 @@ const IMAGE_PROBLEMS: [&str; 7] = [
 /// What the pod tells.
 pub fn fact(pod: &Pod) -> PodFact {
     if pod.metadata.deletion_timestamp.is_some() {
-        return PodFact::Deleting;
+        let ended = pod.status.as_ref().and_then(ended);
+        return match ended {
+            // the kubelet tells the cause after the gateway told of the loss and the pod was deleted
+            Some((Reason::OutOfMemory, message)) => PodFact::Ended(Reason::OutOfMemory, message),
+            _ => PodFact::Deleting,
+        };
     }
     let Some(status) = &pod.status else { return PodFact::Pending(None) };
     if let Some((reason, message)) = ended(status) {

@@ -7,7 +7,7 @@
 
 use super::handle::{Handle, Surface, Tool};
 use crate::{
-    domain::gate::ToolSet,
+    domain::{gate::ToolSet, redact::Redactor},
     mcp::{RawJson, server::ToolList},
 };
 use arc_swap::ArcSwap;
@@ -101,6 +101,11 @@ impl Catalog {
         let (server, tool) = *self.view(server)?.names.get(name)?;
         let server = &self.servers[server];
         Some(Found { server, tool: &server.surface.tools[tool] })
+    }
+
+    /// Of each server, what knows its secrets.
+    pub fn redactors(&self) -> impl Iterator<Item = &Redactor> {
+        self.servers.iter().map(|server| &*server.handle.redactor)
     }
 
     /// What the policy shows on an endpoint; nothing for a server that is not there.

@@ -102,7 +102,7 @@ pub(super) fn refused(at: Timestamp, call: &Call, refused: &Refused) -> Entry {
         message: (!denied).then(|| refused.answer.message.clone()),
         ..refusal(at, &call.hosted, &call.subject, refused.reason, None)
     };
-    entry.scrub(&Redactor::default());
+    scrub(&mut entry, &call.hosted);
     entry
 }
 
@@ -121,6 +121,14 @@ pub fn refusal(
         message: message.map(str::to_owned),
         ..Entry::new(at, Kind::Refusal)
     };
-    entry.scrub(&Redactor::default());
+    scrub(&mut entry, hosted);
     entry
+}
+
+/// A refused request may name anything: nothing that is secret to any server of the Session stays.
+fn scrub(entry: &mut Entry, hosted: &Hosted) {
+    entry.scrub(&Redactor::default());
+    for redactor in hosted.catalogs.load().redactors() {
+        entry.scrub(redactor);
+    }
 }
