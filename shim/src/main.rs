@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!                  ┌───────────── hub (one thread) ─────────────┐
-//!  gateway ◄─────► │ attach ──► inbox  ──► pump::write_stdin ───┼──► stdin   ┐
+//!  gateway ◄─────► │ link ────► inbox  ──► pump::write_stdin ───┼──► stdin   ┐
 //!                  │        ◄── outbox ◄── pump::read_stdout ◄──┼─── stdout  │ child, own
 //!                  │ fence      tail   ◄── stderr::drain ◄──────┼─── stderr  ┘ process group
 //!                  └──────────────────────────────│─────────────┘
@@ -19,6 +19,7 @@ mod fence;
 mod framing;
 mod http;
 mod hub;
+mod link;
 mod pump;
 mod run;
 mod scan;

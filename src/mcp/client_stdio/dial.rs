@@ -9,8 +9,8 @@ use futures::{SinkExt, StreamExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{self, Message};
 
 use super::StdioTarget;
 use crate::mcp::{ConnectionFailure, Exit, PeerError, Sent};
@@ -50,11 +50,22 @@ pub async fn attach(
         let (mut socket, _) =
             tokio_tungstenite::client_async_with_config(url, stream, Some(config))
                 .await
-                .map_err(|error| refused(format!("no link: {error}")))?;
+                .map_err(no_link)?;
         let attached = answer_challenge(&mut socket, target, key).await?;
         Ok((socket, attached))
     };
     timeout(STEP, opening).await.map_err(|_| unreachable("no link within 5 s"))?
+}
+
+/// An answer that is no link is a refusal; a connection that ends is not.
+fn no_link(error: tungstenite::Error) -> PeerError {
+    use tungstenite::error::ProtocolError::HandshakeIncomplete;
+    match error {
+        tungstenite::Error::Io(_)
+        | tungstenite::Error::ConnectionClosed
+        | tungstenite::Error::Protocol(HandshakeIncomplete) => unreachable(error),
+        other => refused(format!("no link: {other}")),
+    }
 }
 
 fn refused(message: String) -> PeerError {
