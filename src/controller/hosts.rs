@@ -7,10 +7,10 @@ use crate::{api::session::Host, domain::identity::Fingerprint};
 use k8s_openapi::api::coordination::v1::Lease;
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 /// A gateway that may serve.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,7 +56,10 @@ pub fn place(session_uid: &str, present: Option<&Host>, live: &[Gateway]) -> Pla
 
 /// The gateways' Leases as they were seen to change.
 #[derive(Debug, Default)]
-pub struct Gateways(Mutex<BTreeMap<String, Seen>>);
+pub struct Gateways {
+    seen: Mutex<BTreeMap<String, Seen>>,
+    listed: watch::Sender<bool>,
+}
 
 #[derive(Debug)]
 struct Seen {
@@ -96,12 +99,23 @@ impl Gateways {
         self.lock().remove(name).is_some()
     }
 
-    /// Keeps only the Leases of these names, after a new list.
-    pub fn retain(&self, names: &[String]) -> bool {
+    /// Takes in all Leases there are, and no other; tells whether who is alive changed.
+    pub fn list(&self, leases: &[Arc<Lease>], now: Instant) -> bool {
+        let there = |name: &String| leases.iter().any(|l| l.metadata.name.as_ref() == Some(name));
         let mut all = self.lock();
         let before = all.len();
-        all.retain(|name, _| names.contains(name));
-        all.len() != before
+        all.retain(|name, _| there(name));
+        let gone = all.len() != before;
+        drop(all);
+        let changed = leases.iter().fold(gone, |changed, l| self.apply(l, now) || changed);
+        self.listed.send_replace(true);
+        changed
+    }
+
+    /// Waits for the first list: before, nobody can be said to be gone.
+    pub async fn ready(&self) {
+        // The sender is our own, so it cannot be closed.
+        let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
     }
 
     /// Who is alive, by name.
@@ -121,7 +135,7 @@ impl Gateways {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Seen>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -177,22 +177,24 @@ pub async fn run(
     for watch in watches {
         tasks.spawn(async move {
             watch.await;
-            Err(ControllerError::Ended("a watch"))
+            ControllerError::Ended("a watch")
         });
     }
-    let (keeper, held) = Keeper::new(client.clone(), lease_config(&config), clock.clone());
-    let keeping = keeper.run(stop.clone());
-    tasks.spawn(async move { keeping.await.map_err(ControllerError::from) });
     let writing = writer.run(stop.clone());
     tasks.spawn(async move {
         writing.await;
-        Ok(())
+        ControllerError::Ended("the writer of events")
     });
-    let apply = Apply::new(client.clone(), metrics.clone());
-    let lead = async move {
-        leader(&held).await;
+    let (keeper, held) = Keeper::new(client.clone(), lease_config(&config), clock.clone());
+    let give_back = CancellationToken::new();
+    let mut lease = JoinSet::new();
+    lease.spawn(keeper.run(give_back.clone()));
+    tasks.spawn(async move {
+        leader(held.clone()).await;
+        let apply = Apply::new(client.clone(), metrics.clone());
         let source_key = source_key(&apply, &config.namespace).await;
-        synced(&stores).await;
+        stores.ready().await;
+        gateways.ready().await;
         let resolve = Resolve::new(
             client,
             config.namespace.clone(),
@@ -204,26 +206,23 @@ pub async fn run(
             source_key,
         );
         let ignored = Mutex::default();
-        let workers = config.workers.max(1);
         let ctx = Arc::new(Context { config, resolve, apply, events, metrics, ignored });
-        work(ctx, queue, held, workers).await
-    };
-    tasks.spawn(async move { lead.await.map_err(ControllerError::from) });
+        work(ctx, queue, held).await
+    });
     let ended = tokio::select! {
         () = stop.cancelled() => Ok(()),
-        Some(ended) = tasks.join_next() => ended.unwrap_or(Err(ControllerError::Ended("a task"))),
-    };
-    if ended.is_ok() {
-        // The Lease is given back before the rest is dropped.
-        while let Ok(Some(_)) =
-            tokio::time::timeout(Duration::from_secs(6), tasks.join_next()).await
-        {
-            if tasks.len() <= 1 {
-                break;
-            }
+        Some(kept) = lease.join_next() => match kept {
+            Ok(Err(lost)) => Err(lost.into()),
+            Ok(Ok(())) | Err(_) => Err(ControllerError::Ended("the keeper of the Lease")),
+        },
+        Some(ended) = tasks.join_next() => {
+            Err(ended.unwrap_or(ControllerError::Ended("a task that panicked")))
         }
-    }
+    };
+    // Nothing is written any more before the Lease is given back.
     tasks.shutdown().await;
+    give_back.cancel();
+    while lease.join_next().await.is_some() {}
     ended
 }
 
@@ -240,9 +239,9 @@ fn lease_config(config: &Config) -> lease::Config {
 }
 
 /// Waits until the Lease is ours.
-async fn leader(held: &tokio::sync::watch::Receiver<Held>) {
-    let mut held = held.clone();
+async fn leader(mut held: tokio::sync::watch::Receiver<Held>) {
     if held.wait_for(|h| h.is_valid()).await.is_err() {
+        // Its keeper ended, and with it the process.
         std::future::pending::<()>().await;
     }
     tracing::info!("this replica acts");
@@ -261,29 +260,14 @@ async fn source_key(apply: &Apply, namespace: &str) -> keys::SourceKey {
     }
 }
 
-/// Waits until every store was filled once.
-async fn synced(stores: &watch::Stores) {
-    let ready = futures::future::join_all([
-        Box::pin(async { stores.agents.wait_until_ready().await.is_ok() })
-            as std::pin::Pin<Box<dyn Future<Output = bool> + Send>>,
-        Box::pin(async { stores.attachments.wait_until_ready().await.is_ok() }),
-        Box::pin(async { stores.sessions.wait_until_ready().await.is_ok() }),
-        Box::pin(async { stores.pods.wait_until_ready().await.is_ok() }),
-        Box::pin(async { stores.policies.wait_until_ready().await.is_ok() }),
-        Box::pin(async { stores.secrets.wait_until_ready().await.is_ok() }),
-    ]);
-    ready.await;
-}
-
 /// Looks at Sessions as they become due, as long as the Lease is ours.
 async fn work(
     ctx: Arc<Context>,
     queue: Arc<Queue<SessionKey>>,
     held: tokio::sync::watch::Receiver<Held>,
-    workers: usize,
-) -> Result<(), LeaseError> {
+) -> ControllerError {
     let mut all = JoinSet::new();
-    for _ in 0..workers {
+    for _ in 0..ctx.config.workers.max(1) {
         let (ctx, queue, held) = (ctx.clone(), queue.clone(), held.clone());
         all.spawn(async move {
             loop {
@@ -295,8 +279,10 @@ async fn work(
             }
         });
     }
-    all.join_next().await;
-    Err(LeaseError::Expired(LEASE.to_owned()))
+    match all.join_next().await {
+        Some(Ok(())) => LeaseError::Expired(LEASE.to_owned()).into(),
+        Some(Err(_)) | None => ControllerError::Ended("a worker"),
+    }
 }
 
 /// One reconcile, its result counted and given back to the queue.

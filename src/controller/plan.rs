@@ -323,3 +323,222 @@ pub fn limits(limits: Option<&AttachmentLimits>) -> Limits {
         max_message_bytes: max_message_bytes.unwrap_or(16 * 1024 * 1024),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{controller::hosts::Gateway, domain::identity::SessionKey};
+    use rstest::rstest;
+    use serde_json::{Value, json};
+    use std::collections::BTreeMap;
+
+    fn attachment(name: &str, age: u8, spec: Value) -> Arc<McpAttachment> {
+        let mut spec = spec;
+        spec["agentRef"] = json!({"name": "coder"});
+        let object = json!({
+            "apiVersion": "awaken.dev/v1alpha1", "kind": "McpAttachment",
+            "metadata": {
+                "name": name, "namespace": "team-a", "uid": format!("uid-{name}"),
+                "creationTimestamp": format!("2026-01-01T00:00:{age:02}Z"),
+            },
+            "spec": spec,
+        });
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn http(url: &str) -> Value {
+        json!({"http": {"url": url}})
+    }
+
+    fn agent(spec: Value) -> Arc<Agent> {
+        let object = json!({
+            "apiVersion": "awaken.dev/v1alpha1", "kind": "Agent",
+            "metadata": {"name": "coder", "namespace": "team-a", "uid": "uid-agent"},
+            "spec": spec,
+        });
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn seen(attachments: Vec<Arc<McpAttachment>>) -> Seen {
+        let sets: Vec<_> =
+            attachments.iter().map(|a| json!({"attachment": a.name_any()})).collect();
+        let environment = json!({"image": "tools:1"});
+        Seen {
+            key: SessionKey { namespace: "team-a".into(), name: "coder".into() },
+            now: Timestamp::from_second(1_000).unwrap(),
+            agent: Some(agent(json!({"environment": environment, "toolSets": sets}))),
+            session: None,
+            attachments,
+            unreadable: vec![],
+            secrets: BTreeMap::new(),
+            pods: vec![],
+            policy: None,
+            gateways: vec![Gateway { name: "gw".into(), incarnation: "i".into() }],
+        }
+    }
+
+    fn refused(plan: &Plan, name: &str) -> Option<Reason> {
+        let judged = plan.judged.iter().find(|j| j.attachment.name_any() == name).unwrap();
+        judged.accepted.as_ref().err().map(|p| p.reason)
+    }
+
+    fn source(seen: &Seen) -> String {
+        plan(seen).judged[0].source().expect("it is served").to_owned()
+    }
+
+    #[rstest]
+    #[case::fine(http("https://a.example.com/"), None)]
+    #[case::loopback(http("http://127.0.0.1/"), Some(Reason::TargetForbidden))]
+    #[case::metadata(http("http://169.254.169.254/"), Some(Reason::TargetForbidden))]
+    #[case::user(http("http://u@h/"), Some(Reason::InvalidUrl))]
+    #[case::name(json!({"serverName": "a__b", "http": {"url": "https://h/"}}), Some(Reason::InvalidServerName))]
+    #[case::stdio(json!({"sandboxStdio": {"command": "c"}}), None)]
+    fn one(#[case] spec: Value, #[case] reason: Option<Reason>) {
+        let seen = seen(vec![attachment("files", 1, spec)]);
+        assert_eq!(refused(&plan(&seen), "files"), reason);
+    }
+
+    #[test]
+    fn a_refusal_of_one_is_no_claim_against_others() {
+        let mut all = seen(vec![
+            attachment(
+                "older",
+                1,
+                json!({"serverName": "x", "http": {"url": "http://127.0.0.1/"}}),
+            ),
+            attachment("newer", 2, json!({"serverName": "x", "http": {"url": "https://h/"}})),
+        ]);
+        let judged = plan(&all);
+        assert_eq!(refused(&judged, "older"), Some(Reason::TargetForbidden));
+        assert_eq!(refused(&judged, "newer"), None);
+        // Age decides, not the order of reading.
+        all.attachments = vec![
+            attachment("newer", 2, json!({"serverName": "x", "http": {"url": "https://h/"}})),
+            attachment("older", 1, json!({"serverName": "x", "http": {"url": "https://g/"}})),
+        ];
+        assert_eq!(refused(&plan(&all), "newer"), Some(Reason::DuplicateServerName));
+        assert_eq!(refused(&plan(&all), "older"), None);
+    }
+
+    #[test]
+    fn of_the_same_age_the_smaller_uid_stays() {
+        let seen = seen(vec![
+            attachment("b", 1, http("https://h/")),
+            attachment("a", 1, http("https://h/")),
+        ]);
+        assert_eq!(refused(&plan(&seen), "a"), None);
+        assert_eq!(refused(&plan(&seen), "b"), Some(Reason::DuplicateTarget));
+    }
+
+    #[test]
+    fn without_an_environment_only_stdio_waits() {
+        let mut seen = seen(vec![
+            attachment("files", 1, json!({"sandboxStdio": {"command": "c"}})),
+            attachment("issues", 2, http("https://h/")),
+        ]);
+        seen.agent =
+            Some(agent(json!({"toolSets": [{"attachment": "files"}, {"attachment": "issues"}]})));
+        assert_eq!(refused(&plan(&seen), "files"), Some(Reason::EnvironmentMissing));
+        assert_eq!(refused(&plan(&seen), "issues"), None);
+    }
+
+    #[test]
+    fn every_field_of_a_spec_is_a_new_source_and_metadata_is_none() {
+        let secret = |value: &str| {
+            let keys = BTreeMap::from([("k".to_owned(), value.to_owned())]);
+            BTreeMap::from([("s".to_owned(), SecretState::Present(Arc::new(keys)))])
+        };
+        let of = |spec: Value, secrets| {
+            let mut seen = seen(vec![attachment("files", 1, spec)]);
+            seen.secrets = secrets;
+            source(&seen)
+        };
+        let stdio = json!({"sandboxStdio": {
+            "command": "c", "args": ["x", "y"], "env": [{"name": "A", "value": "1"}],
+            "secretEnv": [{"name": "B", "secretKeyRef": {"name": "s", "key": "k"}}],
+        }});
+        let http = json!({"http": {
+            "url": "https://h/", "credential": {"secretKeyRef": {"name": "s", "key": "k"}},
+        }});
+        let mut all = std::collections::BTreeSet::new();
+        for base in [&stdio, &http] {
+            assert!(all.insert(of(base.clone(), secret("v1"))));
+            assert!(all.insert(of(base.clone(), secret("v2"))), "the value of the Secret");
+            for (field, value) in [
+                ("serverName", json!("other")),
+                ("limits", json!({"callTimeout": "7s"})),
+                ("limits", json!({"maxMessageBytes": 4096})),
+            ] {
+                let mut spec = base.clone();
+                spec[field] = value;
+                assert!(all.insert(of(spec, secret("v1"))), "{field}");
+            }
+        }
+        for (pointer, value) in [
+            ("/sandboxStdio/command", json!("d")),
+            ("/sandboxStdio/args", json!(["x y"])),
+            ("/sandboxStdio/env/0/name", json!("AA")),
+            ("/sandboxStdio/env/0/value", json!("2")),
+            ("/sandboxStdio/secretEnv/0/name", json!("BB")),
+        ] {
+            let mut spec = stdio.clone();
+            *spec.pointer_mut(pointer).unwrap() = value;
+            assert!(all.insert(of(spec, secret("v1"))), "{pointer}");
+        }
+        for (pointer, value) in [
+            ("/http/url", json!("https://h/x")),
+            ("/http/credential/header", json!("X-Key")),
+            ("/http/credential/scheme", json!("Token")),
+        ] {
+            let mut spec = http.clone();
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            spec.pointer_mut(parent).unwrap()[key] = value;
+            assert!(all.insert(of(spec, secret("v1"))), "{pointer}");
+        }
+        let mut swapped = stdio.clone();
+        swapped["sandboxStdio"]["args"] = json!(["y", "x"]);
+        assert!(all.insert(of(swapped, secret("v1"))), "the order of arguments counts");
+        let mut seen = seen(vec![attachment("files", 9, http)]);
+        seen.secrets = secret("v1");
+        assert!(!all.insert(source(&seen)), "age is no source");
+    }
+
+    #[test]
+    fn the_next_environment_is_the_next_revision() {
+        let wanted: Environment = serde_json::from_value(json!({"image": "tools:1"})).unwrap();
+        let now = Timestamp::from_second(7).unwrap();
+        let first = freeze(None, Some(&wanted), now).unwrap();
+        assert_eq!((first.revision, first.since), (1, now));
+        let later = Timestamp::from_second(9).unwrap();
+        assert_eq!(freeze(Some(&first), Some(&wanted), later), Some(first.clone()));
+        let other: Environment = serde_json::from_value(json!({"image": "tools:2"})).unwrap();
+        assert_eq!(freeze(Some(&first), Some(&other), later).unwrap().revision, 2);
+        assert_eq!(freeze(Some(&first), None, later), Some(first));
+    }
+
+    #[test]
+    fn a_request_for_another_try_counts_until_it_is_answered() {
+        let mut one = (*attachment("files", 1, http("https://h/"))).clone();
+        let asked = [(RECONCILE_REQUESTED_AT.to_owned(), "t1".to_owned())];
+        one.metadata.annotations = Some(asked.into());
+        assert!(plan(&seen(vec![Arc::new(one.clone())])).desired[0].retry);
+        let mut status = crate::api::McpAttachmentStatus::default();
+        status.last_handled_reconcile_at = Some("t1".to_owned());
+        one.status = Some(status);
+        assert!(!plan(&seen(vec![Arc::new(one)])).desired[0].retry);
+    }
+
+    #[test]
+    fn a_missing_secret_holds_and_a_tool_set_without_attachment_is_told() {
+        let spec = json!({"http": {
+            "url": "https://h/", "credential": {"secretKeyRef": {"name": "s", "key": "k"}},
+        }});
+        let mut seen = seen(vec![attachment("files", 1, spec)]);
+        let judged = plan(&seen);
+        assert_eq!(judged.desired[0].wish, Wish::Hold);
+        assert_eq!(judged.judged[0].held.as_ref().unwrap().reason, Reason::SecretNotFound);
+        seen.agent =
+            Some(agent(json!({"toolSets": [{"attachment": "files"}, {"attachment": "gone"}]})));
+        assert_eq!(plan(&seen).dangling, ["gone"]);
+    }
+}

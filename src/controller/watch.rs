@@ -63,6 +63,20 @@ pub struct Stores {
     pub secrets: Store<PartialObjectMeta<Secret>>,
 }
 
+impl Stores {
+    /// Waits until every store was filled once.
+    pub async fn ready(&self) {
+        let Self { agents, attachments, sessions, pods, policies, secrets } = self;
+        // An error means that the watch is gone, which ends the process by itself.
+        let _ = agents.wait_until_ready().await;
+        let _ = attachments.wait_until_ready().await;
+        let _ = sessions.wait_until_ready().await;
+        let _ = pods.wait_until_ready().await;
+        let _ = policies.wait_until_ready().await;
+        let _ = secrets.wait_until_ready().await;
+    }
+}
+
 /// Objects that are there but do not fit the schema, with their UIDs.
 #[derive(Clone, Debug, Default)]
 pub struct Unreadable(Arc<Mutex<HashMap<(String, SessionKey), String>>>);
@@ -285,11 +299,7 @@ impl Shared {
         let changed = match change {
             Change::Applied { now: lease, .. } => self.gateways.apply(lease, now),
             Change::Deleted(lease) => self.gateways.forget(&lease.name_any()),
-            Change::Listed { all, .. } => {
-                let names: Vec<_> = all.iter().map(|l| l.name_any()).collect();
-                let gone = self.gateways.retain(&names);
-                all.iter().fold(gone, |changed, l| self.gateways.apply(l, now) || changed)
-            }
+            Change::Listed { all, .. } => self.gateways.list(all, now),
         };
         if changed {
             self.push_all(sessions, agents);

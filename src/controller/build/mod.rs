@@ -4,6 +4,7 @@
 pub mod pod;
 pub mod policy;
 pub mod session;
+mod snapshots;
 
 use crate::api::Session;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;

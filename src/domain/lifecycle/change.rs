@@ -14,6 +14,8 @@ use jiff::{SignedDuration, Timestamp};
 
 /// How much longer than `drainTimeout` the operator waits for the gateway's word.
 pub const DRAIN_SLACK: SignedDuration = SignedDuration::from_secs(10);
+/// How long the pod of a server that was lost may still tell how it ended.
+const LAST_WORDS: SignedDuration = SignedDuration::from_secs(3);
 /// Longest message of an entry, in bytes.
 const MAX_MESSAGE: usize = 512;
 
@@ -195,6 +197,11 @@ pub(super) fn drained(s: &Situation<'_>, e: &Generation) -> Option<RemovedBy> {
 
 pub(super) fn drain_end(e: &Generation) -> Timestamp {
     later(e.since, SignedDuration::from_millis(e.limits.drain_timeout_ms) + DRAIN_SLACK)
+}
+
+/// Until when the pod of a lost generation is kept for what it tells; none when nothing is missing.
+pub(super) fn last_words(e: &Generation) -> Option<Timestamp> {
+    (e.reason == Reason::ServerLost).then(|| later(e.since, LAST_WORDS))
 }
 
 pub(super) fn deadline(now: Timestamp, limits: &Limits) -> Timestamp {

@@ -10,8 +10,8 @@ use super::{
     Effect, Generation, PodFact, Removal, RemovedBy, Situation, StageKind, State, Step, Target,
     Verdict, Wish,
     change::{
-        answer, deadline, drain, drain_end, drained, enter, fail, ignored, late_message, lose,
-        observe_pod, owned, requested, setback, stage, wish,
+        answer, deadline, drain, drain_end, drained, enter, fail, ignored, last_words,
+        late_message, lose, observe_pod, owned, requested, setback, stage, wish,
     },
     retry::{is_lost, next_try},
 };
@@ -256,9 +256,13 @@ impl Run<'_> {
                 }
                 State::Failed if there => self.out.effects.push(Effect::DeletePod(e.generation)),
                 State::Draining if drained(s, e).is_none() => self.out.wake_by(drain_end(e)),
-                State::Draining if there => {
-                    self.out.effects.push(Effect::DeletePod(e.generation));
-                }
+                State::Draining if there => match (fact, last_words(e)) {
+                    // The kubelet is about to tell how the server ended.
+                    (Some(PodFact::Running { .. }), Some(until)) if s.now < until => {
+                        self.out.wake_by(until);
+                    }
+                    _ => self.out.effects.push(Effect::DeletePod(e.generation)),
+                },
                 _ => {}
             }
         }
@@ -668,6 +672,28 @@ mod tests {
         bench.pods.clear();
         bench.go();
         assert!(bench.last.entries.is_empty());
+    }
+
+    #[test]
+    fn a_pod_whose_server_died_may_tell_why_before_it_goes() {
+        let lost = || {
+            let mut bench = Bench::new(pod("a"));
+            let running = PodFact::Running { uid: "p".into(), address: "10.0.0.9".into() };
+            bench.pods.insert(11, running);
+            bench.go();
+            bench = bench.active();
+            bench.answer(11, Verdict::Lost, Some(R::ServerLost));
+            bench.answer(11, Verdict::Done, None);
+            assert_eq!(bench.states(), [(11, Draining, R::ServerLost)]);
+            assert!(bench.last.effects.is_empty());
+            bench
+        };
+        let mut told = lost();
+        told.pods.insert(11, PodFact::Ended(R::OutOfMemory, "too big".into()));
+        assert_eq!(told.go().effects, [Effect::DeletePod(11)]);
+        assert_eq!(told.states(), [(11, Draining, R::OutOfMemory)]);
+        let mut silent = lost();
+        assert!(silent.pass(3).go().effects.contains(&Effect::DeletePod(11)));
     }
 
     #[test]
