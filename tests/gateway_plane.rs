@@ -1,6 +1,8 @@
 //! The gateway against a scripted operator, scripted reviews and scripted servers: no cluster, no
 //! network.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where it goes wrong")]
+
 #[path = "gateway_plane/calls.rs"]
 mod calls;
 #[path = "gateway_plane/hosting.rs"]

@@ -339,6 +339,9 @@ async fn a_changed_list_reaches_the_catalog_and_the_receipt() {
     until("the receipt", || world.cluster.receipt(1).filter(|r| r.evidence.tool_count == Some(2)))
         .await;
     assert_eq!(world.tools(&session).await.len(), 2);
+    let events = || world.cluster.stored.lock().unwrap().events.clone();
+    until("the event", || (events().len() == 1).then_some(())).await;
+    assert_eq!(events()[0].1, Reason::ToolQuarantined);
 }
 
 #[tokio::test]

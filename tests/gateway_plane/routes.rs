@@ -352,7 +352,10 @@ async fn open_stream(world: &World, session: &str) -> Body {
     listen.headers_mut().insert("mcp-session-id", HeaderValue::from_str(session).unwrap());
     let response = world.router.clone().oneshot(listen).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
-    response.into_body()
+    let mut body = response.into_body();
+    // from here on the stream knows which list the client has
+    assert!(hear(&mut body, "open").await);
+    body
 }
 
 /// Reads a stream until it ends or the text is there.

@@ -252,10 +252,11 @@ impl Realizer for FakeRealizer {
         &'a self,
         generation: &'a Generation,
         _: &'a dyn Peer,
-    ) -> BoxFuture<'a, Result<Surface, Failure>> {
+    ) -> BoxFuture<'a, Result<(Surface, Vec<Note>), Failure>> {
         let tools = self.lists.lock().unwrap()[&generation.attachment].clone();
         let surface = Surface::new(&generation.server, listing(&tools));
-        Box::pin(async move { Ok(surface) })
+        let note = Note { reason: Reason::ToolQuarantined, message: "\"odd\"".into() };
+        Box::pin(async move { Ok((surface, vec![note])) })
     }
 }
 

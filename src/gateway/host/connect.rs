@@ -204,11 +204,13 @@ impl Realizer for Connector {
         &'a self,
         generation: &'a Generation,
         peer: &'a dyn Peer,
-    ) -> BoxFuture<'a, Result<Surface, Failure>> {
+    ) -> BoxFuture<'a, Result<(Surface, Vec<Note>), Failure>> {
         Box::pin(async move {
             let listing = legacy::relist(peer, startup(generation)).await;
-            let listing = listing.map_err(|e| failure(&Redactor::default(), &e))?;
-            Ok(Surface::new(&generation.server, listing))
+            let redactor = Redactor::default();
+            let listing = listing.map_err(|e| failure(&redactor, &e))?;
+            let notes = notes(&redactor, &listing);
+            Ok((Surface::new(&generation.server, listing), notes))
         })
     }
 }

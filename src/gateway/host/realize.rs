@@ -75,7 +75,7 @@ pub trait Realizer: Send + Sync + 'static {
         &'a self,
         generation: &'a Generation,
         peer: &'a dyn Peer,
-    ) -> BoxFuture<'a, Result<Surface, Failure>>;
+    ) -> BoxFuture<'a, Result<(Surface, Vec<Note>), Failure>>;
 }
 
 /// Delays between tries.

@@ -102,9 +102,7 @@ pub async fn run(
             }
             () = ears.listed.notified() => {
                 tokio::time::sleep(COLLECT).await;
-                if let Some(sign) = relist(&handle, &generation, &*realizer, &*peer).await {
-                    tell(sign);
-                }
+                relist(&handle, &generation, &*realizer, &*peer).await.into_iter().for_each(&tell);
             }
             () = ears.noisy.notified(), if !told_noise => {
                 told_noise = true;
@@ -153,18 +151,22 @@ async fn relist(
     generation: &Generation,
     realizer: &dyn Realizer,
     peer: &dyn Peer,
-) -> Option<Sign> {
+) -> Vec<Sign> {
     match realizer.relist(generation, peer).await {
-        Ok(surface) => {
+        Ok((surface, notes)) => {
             let evidence = listed(&surface);
             handle.relisted(surface);
-            Some(Sign::Relisted(evidence))
+            let notes = notes.into_iter().map(Sign::Noticed);
+            std::iter::once(Sign::Relisted(evidence)).chain(notes).collect()
         }
         Err(failure) => {
             tracing::warn!(attachment = handle.attachment, generation = handle.generation, %failure,
                 "the server's changed list cannot be read; the old one stays");
-            (failure.reason == Reason::InvalidToolList)
-                .then(|| Sign::Noticed(Note { reason: failure.reason, message: failure.message }))
+            let Failure { reason, message } = failure;
+            match reason {
+                Reason::InvalidToolList => vec![Sign::Noticed(Note { reason, message })],
+                _ => vec![],
+            }
         }
     }
 }
