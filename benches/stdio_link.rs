@@ -4,6 +4,8 @@
 //! processes, as the kernel counts it. Needs `awaken-shim` and its example `scripted` built in the
 //! same profile; `AWAKEN_PROGRAMS` names another folder for them.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

@@ -31,7 +31,7 @@ pub enum Command {
     /// Watches Agents and McpAttachments, decides, and launches Session pods.
     Operator(OperatorFlags),
     /// Serves MCP clients and speaks to MCP servers.
-    Gateway(GatewayFlags),
+    Gateway(Box<GatewayFlags>),
     /// Prints the CustomResourceDefinitions.
     Crds,
     /// Reads a journal.

@@ -26,7 +26,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> Result<()> {
     match Flags::parse().command {
         Command::Operator(flags) => runtime()?.block_on(operator(flags)),
-        Command::Gateway(flags) => runtime()?.block_on(gateway(flags)),
+        Command::Gateway(flags) => runtime()?.block_on(gateway(*flags)),
         Command::Crds => {
             print!("{}", crds::yaml()?);
             Ok(())

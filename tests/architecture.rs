@@ -1,6 +1,8 @@
 //! The walls of the house: which folder may use which, what stays out of the pure rooms, and how
 //! long a file may be. The table is the one in `docs/architecture.md`.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,

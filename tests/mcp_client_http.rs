@@ -1,5 +1,7 @@
 //! The client over Streamable HTTP against scripted servers in this process.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use awaken_operator::{
     domain::reason::Reason,
     mcp::{

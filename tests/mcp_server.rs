@@ -1,5 +1,7 @@
 //! The HTTP server for clients, request by request, with a scripted service behind it.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use awaken_operator::{
     domain::reason::Reason,
     mcp::{

@@ -522,8 +522,10 @@ mod tests {
         let asked = [(RECONCILE_REQUESTED_AT.to_owned(), "t1".to_owned())];
         one.metadata.annotations = Some(asked.into());
         assert!(plan(&seen(vec![Arc::new(one.clone())])).desired[0].retry);
-        let mut status = crate::api::McpAttachmentStatus::default();
-        status.last_handled_reconcile_at = Some("t1".to_owned());
+        let status = crate::api::McpAttachmentStatus {
+            last_handled_reconcile_at: Some("t1".to_owned()),
+            ..crate::api::McpAttachmentStatus::default()
+        };
         one.status = Some(status);
         assert!(!plan(&seen(vec![Arc::new(one)])).desired[0].retry);
     }

@@ -252,7 +252,7 @@ mod tests {
             assert_eq!(secret_key(key.as_bytes()), Sounds::Secret, "{length}");
             let key = format!("password_{}", "a".repeat(length));
             assert_eq!(secret_key(key.as_bytes()), Sounds::Secret, "{length}");
-            let key = format!("{}", "x".repeat(length));
+            let key = "x".repeat(length).to_string();
             assert_eq!(secret_key(key.as_bytes()), Sounds::Harmless, "{length}");
         }
     }

@@ -4,6 +4,8 @@
 //! `AWAKEN_TEST_KUBECONFIG` names the cluster; `tests/cluster/cluster up --api-only` gives one. No
 //! controller need run in it. The tests install the chart's rendering, without its workloads.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod admission;
 mod columns;
 mod policies;

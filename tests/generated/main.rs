@@ -4,6 +4,8 @@
 //!
 //! With `GENERATE_INTO=FOLDER` it writes them below that folder instead: `make generate` does.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod chart;
 mod fields;
 

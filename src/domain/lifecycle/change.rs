@@ -106,12 +106,12 @@ pub(super) fn observe_pod(s: &Situation<'_>, e: &mut Generation) {
         (State::Realizing, Some(PodFact::Pending(None))) => {
             (e.reason, e.message) = (Reason::Realizing, String::new());
         }
-        (State::Realizing, Some(PodFact::Running { uid, address })) => {
-            if pod.uid.as_ref() != Some(uid) || pod.address.as_ref() != Some(address) {
-                (pod.uid, pod.address) = (Some(uid.clone()), Some(address.clone()));
-                e.stage = None;
-                (e.reason, e.message) = (Reason::Realizing, String::new());
-            }
+        (State::Realizing, Some(PodFact::Running { uid, address }))
+            if (pod.uid.as_ref() != Some(uid) || pod.address.as_ref() != Some(address)) =>
+        {
+            (pod.uid, pod.address) = (Some(uid.clone()), Some(address.clone()));
+            e.stage = None;
+            (e.reason, e.message) = (Reason::Realizing, String::new());
         }
         (State::Realizing, Some(PodFact::Ended(reason, message))) => {
             fail(s, e, *reason, message.clone());

@@ -53,6 +53,7 @@ pub struct Desired {
 }
 
 /// What to do with an attachment.
+#[expect(clippy::large_enum_variant, reason = "one for each attachment, and most are Serve")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// Serve this.

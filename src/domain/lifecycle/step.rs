@@ -167,7 +167,7 @@ impl Run<'_> {
             if group().any(on_its_way) {
                 continue;
             }
-            let before = group().last().filter(|e| e.source == blueprint.source && !d.retry);
+            let before = group().next_back().filter(|e| e.source == blueprint.source && !d.retry);
             if let Some(due) = before.and_then(next_try).filter(|due| *due > s.now) {
                 self.out.wake_by(due);
                 continue;
