@@ -154,10 +154,15 @@ fn server_container(launch: &Launch<'_>) -> Container {
     args.extend(flag("--attachment-uid", generation.attachment_uid.clone()));
     args.extend(flag("--generation", generation.generation.to_string()));
     args.extend(flag("--max-message-bytes", generation.limits.max_message_bytes.to_string()));
+    let secret: Vec<_> = stdio.secret_env.iter().map(|e| e.name.as_str()).collect();
+    if !secret.is_empty() {
+        args.extend(flag("--secret-env", secret.join(",")));
+    }
     args.push("--".to_owned());
     args.push(literal(&stdio.command));
     args.extend(stdio.args.iter().map(|a| literal(a)));
-    let mut mounts = vec![mount("awaken", SHIM_DIR, true), mount("tmp", TMP, false)];
+    let mut mounts =
+        vec![mount("awaken", SHIM_DIR, true), mount("tmp", TMP, false), mount("home", HOME, false)];
     if let Some(workspace) = &environment.workspace {
         mounts.push(mount("workspace", &workspace.mount_path, false));
     }
@@ -272,7 +277,7 @@ fn volumes(environment: &Environment) -> Vec<Volume> {
         empty_dir: Some(EmptyDirVolumeSource::default()),
         ..Volume::default()
     };
-    let mut all = vec![empty("awaken"), empty("tmp")];
+    let mut all = vec![empty("awaken"), empty("tmp"), empty("home")];
     if environment.workspace.is_some() {
         all.push(empty("workspace"));
     }
