@@ -181,7 +181,7 @@ impl Calls {
                 Err(NoPlace::Draining) => {}
             }
         }
-        Err(Refused::unknown(&call.tool))
+        Err(Refused::leaving(call))
     }
 
     async fn dispatch(&self, call: &Call, admitted: Admitted, question: Question) -> Reply {
@@ -340,6 +340,13 @@ impl Refused {
     fn denied(tool: &str, found: &super::catalog::Found<'_>, rule: String) -> Self {
         let refused = Self::about(found, unknown(tool));
         Self { reason: Reason::Denied, rule: Some(rule), ..refused }
+    }
+
+    /// Its generation takes no call and has no successor here.
+    fn leaving(call: &Call) -> Self {
+        let message = format!("{} is not served here any more", call.hosted.label);
+        let answer = Refusal::new(INTERNAL, Reason::NotServing, message);
+        Self { reason: answer.reason, rule: None, server: None, answer }
     }
 
     fn full(found: &super::catalog::Found<'_>) -> Self {

@@ -37,6 +37,7 @@ use crate::{
     journal::{Append, Read},
 };
 use cluster::Cluster;
+use futures::{FutureExt as _, future::BoxFuture};
 use plan::{Deed, plan};
 use post::Post;
 use realize::{Backoff, Failure, Note, Realized, Realizer};
@@ -233,26 +234,26 @@ impl Host {
             tracing::warn!(session = %key, ignored = plan.ignored, "stages that are not for this host");
         }
         let (mut put, mut take) = (vec![], vec![]);
+        // what refuses calls begins after the swap: who is refused finds the successor
+        let mut after: Vec<BoxFuture<'static, ()>> = vec![];
         for deed in plan.deeds {
             match deed {
                 Deed::Forget(n) | Deed::Stop(n) => {
                     take.push(n);
                     let Some(unit) = post.units.remove(&n) else { continue };
                     unit.stop.cancel();
-                    self.tasks.spawn(tasks::end(unit));
+                    after.push(tasks::end(unit).boxed());
                 }
                 Deed::Realize(n) => {
                     let Some(unit) = post.restart(n) else { continue };
-                    let old = unit.handle.take();
-                    self.tasks.spawn(tasks::close(old));
-                    self.tasks.spawn(tasks::realize(&self.parts, &self.outlet, post, n, None));
+                    after.push(tasks::close(unit.handle.take()).boxed());
+                    after.push(tasks::realize(&self.parts, &self.outlet, post, n, None));
                 }
                 Deed::Publish(n) => match post.publishable(n) {
                     Ok(Some(handle)) => put.push(handle),
                     Ok(None) => {
                         let patience = Some(self.parts.patience);
-                        let task = tasks::realize(&self.parts, &self.outlet, post, n, patience);
-                        self.tasks.spawn(task);
+                        after.push(tasks::realize(&self.parts, &self.outlet, post, n, patience));
                     }
                     Err(failure) => {
                         post.answer(n, Verdict::Failed, Evidence::default(), Some(&failure), now);
@@ -260,13 +261,14 @@ impl Host {
                 },
                 Deed::Drain(n) => {
                     take.push(n);
-                    if let Some(task) = tasks::drain(&self.outlet, post, n) {
-                        self.tasks.spawn(task);
-                    }
+                    after.extend(tasks::drain(&self.outlet, post, n));
                 }
             }
         }
         self.swap(key, &put, &take);
+        for task in after {
+            self.tasks.spawn(task);
+        }
     }
 
     /// Puts in and takes out in one step, and answers for what was put in.

@@ -36,6 +36,9 @@ use std::{
 use tokio::{net::TcpListener, sync::watch::Receiver, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+/// How long servers that served before a take-over may take to serve again; until then requests of
+/// their Session are answered 503.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// How long connections of clients may linger after the last call.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -141,7 +144,7 @@ pub async fn run(
         clock: clock.clone(),
         metrics: metrics.clone(),
         backoff: host::realize::Backoff::default(),
-        patience: Duration::from_secs(10),
+        patience: PATIENCE,
         pings: host::watchdog::Pings::default(),
     });
 

@@ -42,7 +42,7 @@ async fn realize_then_publish() {
     assert_eq!(world.realizer.attempts("files"), 1, "the proven connection is the one that serves");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_swap_for_publish_and_drain() {
     let (old, new) =
         (FakePeer::answering(r#"{"from":"old"}"#), FakePeer::answering(r#"{"from":"new"}"#));
@@ -306,6 +306,20 @@ async fn a_server_that_does_not_come_back_fails_and_the_others_serve() {
     world.place(2, &[entry(1, "files", State::Active), entry(2, "issues", State::Active)]);
     let receipt = world.receipt(2, Verdict::Failed).await;
     assert_eq!((receipt.stage, receipt.reason), (StageKind::Publish, Some(Reason::ConnectFailed)));
+    let session = world.open(MCP).await;
+    assert_eq!(world.tools(&session).await, ["mcp__files__read"]);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_after_a_take_over_is_given_up() {
+    let (world, peer) = (World::with(Memory::new(), "inc-2"), FakePeer::answering("{}"));
+    world.cluster.policy(json!([
+        {"attachment": "files", "defaultPermission": "Allow"},
+        {"attachment": "issues", "defaultPermission": "Allow"}]));
+    world.realizer.serve("files", &peer, &["read"]);
+    world.realizer.hang("issues");
+    world.place(2, &[entry(1, "files", State::Active), entry(2, "issues", State::Active)]);
+    assert_eq!(world.receipt(2, Verdict::Failed).await.reason, Some(Reason::HandshakeTimeout));
     let session = world.open(MCP).await;
     assert_eq!(world.tools(&session).await, ["mcp__files__read"]);
 }

@@ -203,6 +203,7 @@ pub struct FakeRealizer {
     tries: Mutex<HashMap<String, Vec<Try>>>,
     pub attempts: Mutex<Vec<(String, i64)>>,
     pub sinks: Mutex<HashMap<i64, EventSink>>,
+    hanging: Mutex<Vec<&'static str>>,
     pub lists: Mutex<HashMap<String, Vec<&'static str>>>,
 }
 
@@ -213,6 +214,12 @@ impl FakeRealizer {
 
     pub fn serve(&self, attachment: &str, peer: &Arc<FakePeer>, tools: &[&'static str]) {
         self.script(attachment, vec![Ok((peer.clone(), tools.to_vec()))]);
+    }
+
+    /// Tries of this attachment never end.
+    pub fn hang(&self, attachment: &'static str) {
+        self.script(attachment, vec![Err(Failure::new(Reason::HandshakeTimeout, "hangs"))]);
+        self.hanging.lock().unwrap().push(attachment);
     }
 
     pub fn attempts(&self, attachment: &str) -> usize {
@@ -234,7 +241,11 @@ impl Realizer for FakeRealizer {
         let script = tries.get_mut(&name).unwrap_or_else(|| panic!("no script for {name}"));
         let next = if script.len() > 1 { script.remove(0) } else { script[0].clone() };
         let server = generation.server.clone();
+        let hangs = self.hanging.lock().unwrap().contains(&&*name);
         Box::pin(async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
             let (peer, tools) = next?;
             let surface = Surface::new(&server, listing(&tools));
             let evidence = Evidence {

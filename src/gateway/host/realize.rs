@@ -123,11 +123,16 @@ pub async fn until_proven(
     let mut failures = 0;
     loop {
         let attempt = realizer.realize(session, generation, events.clone());
+        let rest = patience.map_or(Duration::MAX, |limit| limit.saturating_sub(begun.elapsed()));
         let failure = tokio::select! {
             () = stop.cancelled() => return None,
-            result = attempt => match result {
-                Ok(realized) => return Some(realized),
-                Err(failure) => failure,
+            result = tokio::time::timeout(rest, attempt) => match result {
+                Ok(Ok(realized)) => return Some(realized),
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::new(
+                    Reason::HandshakeTimeout,
+                    format!("no handshake within {} s", rest.as_secs()),
+                ),
             },
         };
         failures += 1;
