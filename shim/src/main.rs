@@ -20,6 +20,7 @@ mod framing;
 mod http;
 mod hub;
 mod link;
+mod oom;
 mod pump;
 mod run;
 mod scan;

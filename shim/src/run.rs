@@ -124,7 +124,7 @@ async fn live(args: Run, fence: Fence) -> anyhow::Result<ExitCode> {
     tell_end(&hub, ended, tasks).await;
     termination::write(
         &args.termination_log,
-        &termination::ended(ended, &hub.state.borrow().tail.text()),
+        &termination::ended(ended, was_out_of_memory(ended), &hub.state.borrow().tail.text()),
     );
     tokio::join!(reaper.end_group(), last_words(&hub));
     port.abort();
@@ -202,10 +202,17 @@ async fn tell_end(hub: &Hub, ended: Ended, tasks: Tasks) {
     };
     let mut state = hub.state.borrow_mut();
     state.tail.end_line(&hub.scrubber);
+    if was_out_of_memory(ended) {
+        state.tail.feed(format!("{}\n", oom::WORDS).as_bytes(), &hub.scrubber);
+    }
     let stderr_tail = state.tail.text();
     state.exit = Some(Exited { code, signal, stderr_tail });
     drop(state);
     hub.output.notify_one();
+}
+
+fn was_out_of_memory(ended: Ended) -> bool {
+    matches!(ended, Ended::Signal(signal) if signal == Signal::SIGKILL as i32) && oom::happened()
 }
 
 async fn last_words(hub: &Hub) {

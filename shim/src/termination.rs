@@ -20,14 +20,15 @@ pub fn not_started(error: &SpawnError) -> String {
     cut(format!("{reason}: {error}"))
 }
 
-/// The message for a child that ended.
-pub fn ended(ended: Ended, stderr_tail: &str) -> String {
+/// The message for a child that ended, perhaps for memory.
+pub fn ended(ended: Ended, out_of_memory: bool, stderr_tail: &str) -> String {
+    let reason = if out_of_memory { "OutOfMemory" } else { "ServerExited" };
     let how = match ended {
         Ended::Code(code) => format!("exit code {code}"),
         Ended::Signal(signal) => format!("signal {signal}"),
     };
     let tail = if stderr_tail.is_empty() { String::new() } else { format!("\n{stderr_tail}") };
-    cut(format!("ServerExited: {how}{tail}"))
+    cut(format!("{reason}: {how}{tail}"))
 }
 
 fn cut(mut text: String) -> String {
@@ -51,8 +52,9 @@ mod tests {
         assert_eq!(missing, "CommandNotFound: command not found: x");
         let denied = not_started(&SpawnError::NotExecutable("x".into(), "y".into()));
         assert_eq!(denied, "CommandNotExecutable: command not executable: x (y)");
-        assert_eq!(ended(Ended::Code(3), "a\nb"), "ServerExited: exit code 3\na\nb");
-        assert_eq!(ended(Ended::Signal(9), ""), "ServerExited: signal 9");
-        assert!(ended(Ended::Code(1), &"ä".repeat(9000)).len() <= LIMIT);
+        assert_eq!(ended(Ended::Code(3), false, "a\nb"), "ServerExited: exit code 3\na\nb");
+        assert_eq!(ended(Ended::Signal(9), false, ""), "ServerExited: signal 9");
+        assert_eq!(ended(Ended::Signal(9), true, "x"), "OutOfMemory: signal 9\nx");
+        assert!(ended(Ended::Code(1), false, &"ä".repeat(9000)).len() <= LIMIT);
     }
 }

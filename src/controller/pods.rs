@@ -81,8 +81,10 @@ fn ended(status: &PodStatus) -> Option<(Reason, String)> {
 }
 
 fn server_ended(end: &ContainerStateTerminated) -> (Reason, String) {
+    // The shim says it too: the runtime sees it only when it is quick enough.
+    let out_of_memory = end.message.as_deref().is_some_and(|m| m.starts_with("OutOfMemory:"));
     match (end.reason.as_deref(), end.exit_code) {
-        (Some("OOMKilled"), _) => {
+        _ if out_of_memory || end.reason.as_deref() == Some("OOMKilled") => {
             (Reason::OutOfMemory, format!("The server went over its memory limit{}", said(end)))
         }
         (Some("StartError" | "ContainerCannotRun"), _) => {
@@ -212,6 +214,10 @@ mod tests {
 
     #[rstest]
     #[case::oom(terminated(137, "OOMKilled", ""), Reason::OutOfMemory)]
+    #[case::oom_of_the_child(
+        terminated(137, "Error", "OutOfMemory: signal 9"),
+        Reason::OutOfMemory
+    )]
     #[case::not_found(terminated(127, "Error", "mcp-x: not found"), Reason::CommandNotFound)]
     #[case::not_executable(terminated(126, "Error", ""), Reason::CommandNotFound)]
     #[case::start(terminated(128, "StartError", "exec"), Reason::CommandNotFound)]

@@ -146,6 +146,7 @@ async fn over_the_memory_limit_says_so_and_recovers() {
     let mut client = team.client_of("mcp/greedy").await;
     let answer = client.call("allocate", &json!({})).await.unwrap();
     assert_eq!(answer["error"]["data"]["reason"], "OutcomeUnknown", "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("out of memory"), "{answer}");
     let record = team.record("the outcome is unknown", |r| r["outcome"] == "OutcomeUnknown").await;
     assert!(record["call"].is_string());
     until("the next generation serves", LIMIT, || async {
@@ -156,7 +157,8 @@ async fn over_the_memory_limit_says_so_and_recovers() {
     .await;
     until("an event names the cause", LIMIT, || async {
         let all = team.events("greedy").await;
-        let named = all.iter().any(|e| e.to_string().contains("OutOfMemory"));
+        let says = |e: &Value| e["message"].as_str().is_some_and(|m| m.contains("out of memory"));
+        let named = all.iter().any(says);
         named.then_some(()).ok_or(format!("{all:#?}"))
     })
     .await;

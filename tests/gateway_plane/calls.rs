@@ -199,6 +199,19 @@ async fn errors_and_tool_errors_pass_as_given() {
 }
 
 #[tokio::test]
+async fn a_secret_for_a_tools_name_is_not_on_record() {
+    let (world, session) = world(&FakePeer::answering("{}")).await;
+    let long = format!("{}canary-secret", "x".repeat(120));
+    for name in ["canary-secret", "mcp__files__canary-secret", &long] {
+        assert_eq!(reason(&world.call(&session, name, json!({})).await), "UnknownTool");
+    }
+    for record in world.call_records() {
+        let text = serde_json::to_string(&record).unwrap();
+        assert!(!text.contains("canary"), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_secret_is_not_on_record_and_the_digest_is_of_what_was_said() {
     let peer = FakePeer::answering(r#"{"content":[{"type":"text","text":"canary-secret"}]}"#);
     let (world, session) = world(&peer).await;

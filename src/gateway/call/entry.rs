@@ -127,8 +127,11 @@ pub fn refusal(
 
 /// A refused request may name anything: nothing that is secret to any server of the Session stays.
 fn scrub(entry: &mut Entry, hosted: &Hosted) {
-    entry.scrub(&Redactor::default());
     for redactor in hosted.catalogs.load().redactors() {
-        entry.scrub(redactor);
+        for text in [&mut entry.tool, &mut entry.message].into_iter().flatten() {
+            *text = redactor.text(text).into_owned();
+        }
     }
+    // last, since a value that is cut is not found any more
+    entry.scrub(&Redactor::default());
 }
