@@ -23,7 +23,7 @@ use crate::fence::{Fence, Identity};
 use crate::hub::{Hub, State};
 use crate::scrub::Scrubber;
 use crate::stderr::{self, Log, Tail};
-use crate::{attach, pump, termination};
+use crate::{attach, oom, pump, termination};
 
 /// Time for a child to end by itself after its stdin closed.
 const AFTER_STDIN: Duration = Duration::from_secs(2);
