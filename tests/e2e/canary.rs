@@ -72,6 +72,8 @@ async fn the_value_of_a_secret_is_found_nowhere_else() {
         "the call is on record"
     );
     clean("the trace", &trace);
+    // of pods those of the product: the servers of this test are given the secret to compare with
+    let of_the_product = ["--selector", "app.kubernetes.io/component"];
     for kind in [
         "agents.awaken.dev",
         "mcpattachments.awaken.dev",
@@ -86,6 +88,7 @@ async fn the_value_of_a_secret_is_found_nowhere_else() {
     ] {
         let out = Command::new("kubectl")
             .args(["get", kind, "--all-namespaces", "-o", "json"])
+            .args(of_the_product.iter().filter(|_| kind == "pods"))
             .env("KUBECONFIG", kubeconfig())
             .output()
             .await
