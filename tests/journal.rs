@@ -21,6 +21,7 @@ use std::{
     collections::HashMap,
     fs,
     io::{BufRead as _, BufReader, Write as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -493,6 +494,17 @@ async fn the_tools_read_a_file_in_use_and_a_copy_that_cannot_be_written() {
         tool::verify(&dir.path().join("none"), &mut vec![]),
         Err(tool::ToolError::Open(_))
     ));
+}
+
+#[tokio::test]
+async fn nobody_else_may_read_the_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = open(&path(&dir));
+    journal.append(&session("a"), 1, entry(Kind::Refusal, "")).await.unwrap();
+    for file in ["journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock"] {
+        let mode = fs::metadata(dir.path().join(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{file}");
+    }
 }
 
 #[tokio::test]

@@ -29,6 +29,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use rusqlite::Connection;
 use std::{
     fs::{File, TryLockError},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
@@ -57,6 +58,14 @@ pub enum OpenError {
     #[error("the lock file {} cannot be used: {error}", path.display())]
     Lock {
         /// The lock file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// The file cannot be made or opened.
+    #[error("the journal {} cannot be opened: {error}", path.display())]
+    File {
+        /// The file.
         path: PathBuf,
         /// What the system says.
         error: std::io::Error,
@@ -109,6 +118,8 @@ impl Sqlite {
     /// If another process has it, or the file cannot be used.
     pub fn open(path: &Path, durability: Durability, metrics: &Metrics) -> Result<Self, OpenError> {
         let lock = lock(path)?;
+        // SQLite would make it readable for others; its log and index get the same mode.
+        private(path).map_err(|error| OpenError::File { path: path.to_owned(), error })?;
         let store = store::Store::open(path.to_owned(), durability)?;
         let (jobs, queue) = mpsc::channel(QUEUE);
         let writer = writer::start(store, queue, lock, writer::Counters::new(metrics))
@@ -190,14 +201,18 @@ fn closed() -> AppendError {
     AppendError::Unavailable("the journal is closed".into())
 }
 
+/// Opens a file that only its owner may read, made if there is none.
+fn private(path: &Path) -> std::io::Result<File> {
+    File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)
+}
+
 /// Takes the lock that keeps other processes out. It ends with the process, however that ends.
 fn lock(path: &Path) -> Result<File, OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let lock = PathBuf::from(name);
     let failed = |error| OpenError::Lock { path: lock.clone(), error };
-    let file =
-        File::options().create(true).truncate(false).write(true).open(&lock).map_err(failed)?;
+    let file = private(&lock).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: path.to_owned(), lock }),
