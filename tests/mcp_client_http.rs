@@ -222,6 +222,22 @@ async fn until_within(limit: Duration, what: &str, condition: impl Fn() -> bool)
     assert!(tokio::time::timeout(limit, wait).await.is_ok(), "in time: {what}");
 }
 
+#[tokio::test]
+async fn connections_are_used_again_however_many_calls_there_are_at_a_time() {
+    const CALLS: usize = 64;
+    let stub = Stub::start(good(|seen| answer(seen, &json!({})))).await;
+    let peer = ready(&stub).await;
+    for _ in 0..5 {
+        let all = futures::future::join_all((0..CALLS).map(|_| peer.request(call()))).await;
+        assert!(all.iter().all(Result::is_ok));
+    }
+    let calls = stub.seen();
+    let from: std::collections::BTreeSet<_> =
+        calls.iter().filter(|s| s.rpc() == "tools/call").map(|s| s.from).collect();
+    // a few more than calls: one that is free again may race one that is being made
+    assert!(from.len() < 2 * CALLS, "{} connections for {CALLS} calls at a time", from.len());
+}
+
 // --- the handshake over HTTP
 
 #[tokio::test]

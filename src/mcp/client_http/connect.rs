@@ -26,8 +26,6 @@ use tower::Service;
 /// Kept connections are closed after this long without use: common servers close theirs after 5 s,
 /// and a request that meets such a close cannot be told from one that ran.
 const IDLE: Duration = Duration::from_secs(4);
-/// Connections that are kept, at most.
-const KEPT: usize = 16;
 
 /// TLS toward servers: the machine's roots. Made once, shared by all peers.
 ///
@@ -64,11 +62,11 @@ impl Connector {
         Self { https, timeout }
     }
 
+    /// Every connection is kept for the next call: there are no more of them than calls at a time.
     pub(super) fn client(self) -> Client<Self, Full<Bytes>> {
         Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(KEPT)
             .build(self)
     }
 }
