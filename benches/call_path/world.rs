@@ -166,6 +166,7 @@ impl World {
             store: SessionStore::new(StoreConfig::default()),
             read,
             reviews: TaskTracker::new(),
+            review_every: Duration::from_secs(60),
             draining: AtomicBool::new(false),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

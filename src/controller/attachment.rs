@@ -1,7 +1,10 @@
 //! McpAttachment: what its status says of it. Pure; the generations themselves are driven with
 //! their Session, in [`super::session`].
 
-use super::{plan::Judged, seen::Problem};
+use super::{
+    plan::Judged,
+    seen::{Problem, sentences},
+};
 use crate::{
     api::{
         McpAttachmentStatus, RECONCILE_REQUESTED_AT,
@@ -9,7 +12,7 @@ use crate::{
     },
     domain::{
         lifecycle::{
-            Generation, State, Wish,
+            Evidence, Generation, State, Wish,
             retry::{is_lost, next_try},
         },
         reason::{Class, Reason},
@@ -53,7 +56,7 @@ pub fn health(view: &View<'_>, judged: &Judged) -> Health {
     let serving = serving(view, judged);
     let from = |reason: Reason, message: String| {
         let message = match serving {
-            Some(e) => format!("{message} Generation {} still serves.", e.generation),
+            Some(e) => sentences(&message, &format!("Generation {} still serves.", e.generation)),
             None => message,
         };
         let stalled = reason.class() == Class::Permanent;
@@ -82,6 +85,10 @@ pub fn health(view: &View<'_>, judged: &Judged) -> Health {
             reason: Reason::Active,
             message: format!("Generation {} serves.", newest.generation),
         },
+        // Between proof and service lies one answer of the gateway; to say so is not worth a write.
+        State::Active if newest.reason == Reason::Publishing => {
+            from(Reason::Realizing, Reason::Realizing.meaning().to_owned())
+        }
         State::Active | State::Requested => from(newest.reason, newest.reason.meaning().to_owned()),
         State::Realizing if newest.message.is_empty() => {
             from(newest.reason, newest.reason.meaning().to_owned())
@@ -90,7 +97,7 @@ pub fn health(view: &View<'_>, judged: &Judged) -> Health {
         State::Failed | State::Draining => {
             let Problem { reason, message } = Problem::new(newest.reason, &newest.message);
             let message = match next_try(newest) {
-                Some(at) => format!("{message} Next try at {}.", clock_time(at)),
+                Some(at) => sentences(&message, &format!("Next try at {}.", clock_time(at))),
                 None => message,
             };
             from(reason, message)
@@ -149,7 +156,17 @@ pub fn status(view: &View<'_>, judged: &Judged) -> McpAttachmentStatus {
         }
         None => put(SERVING, false, health.reason, ""),
     }
-    let evidence = active.and_then(|e| e.evidence.as_ref());
+    // Until the gateway serves it, what was there before stays: see `health`.
+    let (active_generation, tool_count, surface_digest, protocol_version) = match active {
+        Some(e) if e.reason == Reason::Publishing => {
+            (old.active_generation, old.tool_count, old.surface_digest, old.protocol_version)
+        }
+        _ => {
+            let evidence = active.and_then(|e| e.evidence.clone()).unwrap_or_default();
+            let Evidence { tool_count, surface_digest, protocol_version, .. } = evidence;
+            (active.map(|e| e.generation), tool_count, surface_digest, protocol_version)
+        }
+    };
     let desired = match judged.wish {
         Wish::Withdraw(_) => None,
         Wish::Serve(_) | Wish::Hold => newest(view, judged),
@@ -158,10 +175,10 @@ pub fn status(view: &View<'_>, judged: &Judged) -> McpAttachmentStatus {
         observed_generation: observed,
         conditions,
         desired_generation: desired.map(|e| e.generation),
-        active_generation: active.map(|e| e.generation),
-        tool_count: evidence.and_then(|e| e.tool_count),
-        surface_digest: evidence.and_then(|e| e.surface_digest.clone()),
-        protocol_version: evidence.and_then(|e| e.protocol_version.clone()),
+        active_generation,
+        tool_count,
+        surface_digest,
+        protocol_version,
         target: Some(judged.target.clone()),
         last_handled_reconcile_at: attachment
             .annotations()

@@ -55,9 +55,18 @@ pub struct Problem {
 impl Problem {
     /// The cause in the given words, and the next step that belongs to the reason.
     pub fn new(reason: Reason, cause: impl AsRef<str>) -> Self {
-        let (cause, next) = (cause.as_ref(), reason.next_step());
-        let message = if next.is_empty() { cause.to_owned() } else { format!("{cause} {next}") };
-        Self { reason, message }
+        Self { reason, message: sentences(cause.as_ref(), reason.next_step()) }
+    }
+}
+
+/// Two sentences as one text. The first may come from elsewhere, with or without its full stop.
+pub fn sentences(first: &str, second: &str) -> String {
+    let first = first.trim_end();
+    match (first.is_empty(), second.is_empty()) {
+        (true, _) => second.to_owned(),
+        (_, true) => first.to_owned(),
+        _ if first.ends_with(['.', '!', '?', ':']) => format!("{first} {second}"),
+        _ => format!("{first}. {second}"),
     }
 }
 
@@ -68,5 +77,24 @@ pub fn few<T: AsRef<str>>(names: &[T]) -> String {
     match names.len().saturating_sub(SHOWN) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_are_joined_with_one_full_stop() {
+        assert_eq!(sentences("refused (111)", "Look at it."), "refused (111). Look at it.");
+        assert_eq!(sentences("It is gone.", "Look at it."), "It is gone. Look at it.");
+        assert_eq!(sentences("", "Look at it."), "Look at it.");
+        assert_eq!(sentences("It is gone.\n", ""), "It is gone.");
+    }
+
+    #[test]
+    fn few_of_many() {
+        assert_eq!(few(&["a", "b"]), "a, b");
+        assert_eq!(few(&["a", "b", "c", "d", "e"]), "a, b, c and 2 more");
     }
 }

@@ -55,7 +55,7 @@ impl Run<'_> {
             match e.state {
                 State::Active => {
                     e.published = false;
-                    (e.reason, e.message) = (Reason::Publishing, String::new());
+                    (e.reason, e.message) = (Reason::Rescheduling, String::new());
                     e.stage = Some(stage(self.s, owner, e, StageKind::Publish));
                 }
                 State::Realizing => {
@@ -560,7 +560,7 @@ mod tests {
         bench.go();
         bench.host = Some(("inc-2", 5));
         bench.go();
-        assert_eq!(bench.states(), [(11, Active, R::Publishing), (12, Realizing, R::Realizing)]);
+        assert_eq!(bench.states(), [(11, Active, R::Rescheduling), (12, Realizing, R::Realizing)]);
         assert!(!bench.entry(11).published);
         for (n, kind) in [(11, StageKind::Publish), (12, StageKind::Realize)] {
             let stage = bench.entry(n).stage.as_ref().unwrap();

@@ -1,0 +1,331 @@
+//! The whole gateway over a listening socket: an API server in memory, a real HTTP server behind
+//! it, a real HTTP client in front of it.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where it goes wrong")]
+
+#[path = "support/apiserver.rs"]
+#[allow(dead_code, reason = "other tests use all of it")]
+mod apiserver;
+
+use apiserver::ApiServer;
+use awaken_operator::{
+    domain::{
+        identity::McpGenerationRef,
+        lifecycle::{HttpTarget, Limits, StageKind, Target, fingerprint},
+        record::{Kind, Outcome},
+    },
+    gateway::{self, Config, GatewayError, Journal},
+    journal::{Chain, memory::Memory},
+    process::{health::Readiness, metrics::Metrics},
+};
+use awaken_stub::{http::Stub, script::Script};
+use axum::body::Body;
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use serde_json::{Value, json};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const TOKEN: &str = "a-good-token";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The API server with reviews: one token is good, its owner may do everything in team-a.
+fn client(api: &ApiServer) -> Client {
+    let inner = api.client("awaken-gateway");
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let inner = inner.clone();
+        async move {
+            let path = request.uri().path().to_owned();
+            if !path.ends_with("reviews") {
+                return Ok::<_, Infallible>(inner.send(request).await.unwrap().map(Body::new));
+            }
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let mut review: Value = serde_json::from_slice(&body).unwrap();
+            review["status"] = if path.ends_with("tokenreviews") {
+                assert_eq!(review["spec"]["audiences"], json!(["awaken-gateway"]));
+                let good = review["spec"]["token"] == TOKEN;
+                json!({"authenticated": good, "audiences": ["awaken-gateway"],
+                    "user": {"username": "system:serviceaccount:team-a:runtime", "groups": []}})
+            } else {
+                let asked = &review["spec"]["resourceAttributes"];
+                json!({"allowed": asked["namespace"] == "team-a" && asked["name"] == "coder"})
+            };
+            Ok(Response::builder().status(201).body(Body::from(review.to_string())).unwrap())
+        }
+    });
+    Client::new(service, "default")
+}
+
+struct World {
+    api: ApiServer,
+    stub: Stub,
+    journal: Memory,
+    readiness: Readiness,
+    stop: CancellationToken,
+    running: JoinHandle<Result<(), GatewayError>>,
+    base: String,
+    http: reqwest::Client,
+}
+
+async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let wait = async {
+        loop {
+            match condition() {
+                Some(value) => return value,
+                None => tokio::time::sleep(Duration::from_millis(2)).await,
+            }
+        }
+    };
+    tokio::time::timeout(LIMIT, wait).await.unwrap_or_else(|_| panic!("waited for {what}"))
+}
+
+impl World {
+    async fn start() -> Self {
+        // a second test of this program finds it installed
+        drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+        let (api, journal, readiness) = (ApiServer::new(), Memory::new(), Readiness::default());
+        api.apply(
+            "agents",
+            json!({"apiVersion": "awaken.dev/v1alpha1", "kind": "Agent",
+            "metadata": {"name": "coder", "namespace": "team-a"},
+            "spec": {"toolSets": [{"attachment": "remote", "defaultPermission": "Allow",
+                "tools": [{"name": "exit", "permission": "Deny"}]}]}}),
+        );
+        api.apply(
+            "sessions",
+            json!({"apiVersion": "awaken.dev/v1alpha1", "kind": "Session",
+            "metadata": {"name": "coder", "namespace": "team-a"},
+            "spec": {"agentRef": {"name": "coder"}}}),
+        );
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listen: SocketAddr = free.local_addr().unwrap();
+        drop(free);
+        let config = Config {
+            listen,
+            pod_name: "gateway-0".into(),
+            allowed_networks: vec!["127.0.0.0/8".into()],
+            grace: Duration::from_secs(20),
+            ..Config::default()
+        };
+        let stop = CancellationToken::new();
+        let parts = Journal { append: Arc::new(journal.clone()), read: Arc::new(journal.clone()) };
+        let (client, ready, stopped) = (client(&api), readiness.clone(), stop.clone());
+        let running = tokio::spawn(async move {
+            gateway::run(config, client, parts, ready, &Metrics::new(), stopped).await
+        });
+        let stub = Stub::start(Script::default()).await;
+        let base = format!("http://{listen}/v1/sessions/team-a/coder");
+        Self { api, stub, journal, readiness, stop, running, base, http: reqwest::Client::new() }
+    }
+
+    fn session(&self) -> Value {
+        self.api.get("sessions", "team-a", "coder").unwrap()
+    }
+
+    /// Acts as the operator: places the Session on whoever holds the Lease, with one generation.
+    async fn stage(&self, state: &str, kind: StageKind) {
+        let incarnation = until("the Lease", || {
+            let lease = self.api.get("leases", "awaken-system", "gateway-0")?;
+            lease["spec"]["holderIdentity"].as_str().map(str::to_owned)
+        })
+        .await;
+        let uid = self.session()["metadata"]["uid"].as_str().unwrap().to_owned();
+        let target = Target::Http(HttpTarget { url: self.stub.url(), credential: None });
+        let limits = Limits {
+            startup_timeout_ms: 20_000,
+            call_timeout_ms: 20_000,
+            drain_timeout_ms: 5_000,
+            max_concurrent_calls: 4,
+            max_message_bytes: 1 << 20,
+        };
+        let whole = McpGenerationRef {
+            session_uid: uid,
+            attachment_uid: "uid-remote".into(),
+            generation: 1,
+            incarnation: incarnation.clone(),
+            epoch: 1,
+        };
+        let print = fingerprint(&whole, kind, &target, &limits);
+        let mut status = self.session()["status"].clone();
+        status["host"] = json!({"gateway": "gateway-0", "incarnation": incarnation, "epoch": 1});
+        status["lastGeneration"] = json!(1);
+        status["attachments"] = json!([{"generation": 1, "attachment": "remote",
+            "attachmentUid": "uid-remote", "server": "remote", "source": "sha256:s", "state": state,
+            "stage": {"kind": kind, "ref": whole, "fingerprint": print},
+            "target": target, "limits": limits, "reason": "Active", "message": "",
+            "since": "2026-01-01T00:00:00Z", "failures": 0, "published": false}]);
+        self.api.set_status("sessions", "team-a", "coder", status);
+        let kind = json!(kind);
+        until("the receipt", || {
+            let receipt = &self.session()["status"]["receipts"][0];
+            (receipt["stage"] == kind && receipt["verdict"] == "Done").then_some(())
+        })
+        .await;
+    }
+
+    async fn post(&self, session: Option<&str>, body: Value) -> (u16, Option<String>, Value) {
+        let mut request = self
+            .http
+            .post(format!("{}/mcp", self.base))
+            .bearer_auth(TOKEN)
+            .header("accept", "application/json, text/event-stream")
+            .json(&body);
+        if let Some(session) = session {
+            request = request.header("mcp-session-id", session);
+        }
+        let response = request.send().await.unwrap();
+        let status = response.status().as_u16();
+        let id = response.headers().get("mcp-session-id").map(|v| v.to_str().unwrap().to_owned());
+        let text = response.text().await.unwrap();
+        // a stream begins with an event without data and ends with the answer
+        let answer = text.lines().filter_map(|l| l.strip_prefix("data: ")).next_back();
+        let value = serde_json::from_str(answer.unwrap_or(&text)).unwrap_or_default();
+        (status, id, value)
+    }
+
+    async fn open(&self) -> String {
+        let (status, id, value) = self
+            .post(
+                None,
+                json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+                "protocolVersion": "2025-11-25", "capabilities": {},
+                "clientInfo": {"name": "test", "version": "1"}}}),
+            )
+            .await;
+        assert_eq!(status, 200, "{value}");
+        id.unwrap()
+    }
+
+    async fn call(&self, session: &str, tool: &str, arguments: Value) -> Value {
+        let params = json!({"name": format!("mcp__remote__{tool}"), "arguments": arguments});
+        let body = json!({"jsonrpc": "2.0", "id": tool, "method": "tools/call", "params": params});
+        self.post(Some(session), body).await.2
+    }
+
+    fn give_key(&self) {
+        // 32 bytes
+        let seed = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+        self.api.apply(
+            "secrets",
+            json!({"apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": "awaken-link-keys", "namespace": "awaken-system"},
+            "data": {"current": seed}}),
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn from_start_to_a_clean_stop() {
+    let world = World::start().await;
+    until("all but the key", || (world.readiness.waiting() == ["link keys"]).then_some(())).await;
+    world.give_key();
+    until("readiness", || world.readiness.waiting().is_empty().then_some(())).await;
+    let lease = world.api.get("leases", "awaken-system", "gateway-0").unwrap();
+    assert_eq!(lease["metadata"]["labels"]["awaken.dev/lease"], "gateway");
+
+    world.stage("Realizing", StageKind::Realize).await;
+    let evidence = world.session()["status"]["receipts"][0]["evidence"].clone();
+    assert_eq!(evidence["protocolVersion"], "2025-11-25");
+    assert!(evidence["toolCount"].as_i64().unwrap() > 20, "{evidence}");
+    world.stage("Active", StageKind::Publish).await;
+
+    let session = world.open().await;
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let (_, _, list) = world.post(Some(&session), list).await;
+    let tools = list["result"]["tools"].as_array().unwrap();
+    assert!(tools.iter().any(|t| t["name"] == "mcp__remote__echo"));
+    assert!(tools.iter().all(|t| t["name"] != "mcp__remote__exit"), "denied");
+    let echoed = world.call(&session, "echo", json!({"a": [1, "é"]})).await;
+    assert!(echoed["result"]["content"][0]["text"].as_str().unwrap().contains('é'), "{echoed}");
+    let denied = world.call(&session, "exit", json!({})).await;
+    assert_eq!(denied["error"]["data"]["reason"], "UnknownTool");
+
+    // the server forgets the MCP session: nobody in front notices
+    world.stub.forget_sessions();
+    let echoed = world.call(&session, "echo", json!({})).await;
+    assert!(echoed.get("result").is_some(), "{echoed}");
+    let handshakes = world.stub.seen();
+    let handshakes = handshakes.iter().filter(|s| s.rpc_method().as_deref() == Some("initialize"));
+    assert_eq!(handshakes.count(), 2);
+
+    let trace = world.http.get(format!("{}/trace", world.base)).bearer_auth(TOKEN);
+    let trace: Value = trace.send().await.unwrap().json().await.unwrap();
+    assert!(trace["records"].as_array().unwrap().len() >= 6, "{trace}");
+    let nobody = world.http.get(format!("{}/trace", world.base)).bearer_auth("another");
+    assert_eq!(nobody.send().await.unwrap().status(), 401);
+
+    // a call that is under way when the gateway stops ends before it
+    let World { api, journal, stop, running, .. } = {
+        let world = Arc::new(world);
+        let (caller, id) = (world.clone(), session.clone());
+        let late =
+            tokio::spawn(async move { caller.call(&id, "sleep", json!({"ms": 1500})).await });
+        until("the call", || {
+            let seen = world.stub.seen();
+            let calls = seen.iter().filter(|s| s.rpc_method().as_deref() == Some("tools/call"));
+            (calls.count() == 4).then_some(())
+        })
+        .await;
+        world.stop.cancel();
+        until("draining", || world.readiness.waiting().contains(&"draining").then_some(())).await;
+        let lease = world.api.get("leases", "awaken-system", "gateway-0");
+        assert!(lease.is_some(), "the Lease is given back last");
+        let answer = late.await.unwrap();
+        assert!(answer.get("result").is_some(), "{answer}");
+        Arc::into_inner(world).unwrap()
+    };
+    drop(stop);
+    tokio::time::timeout(LIMIT, running).await.unwrap().unwrap().unwrap();
+    assert!(api.get("leases", "awaken-system", "gateway-0").is_none());
+    let uid = api.get("sessions", "team-a", "coder").unwrap()["metadata"]["uid"].clone();
+    let records = journal.records(&Chain::Session(uid.as_str().unwrap().to_owned()));
+    let ended = records.iter().filter(|r| r.entry.kind == Kind::Outcome);
+    assert!(ended.clone().count() >= 3);
+    assert!(ended.clone().all(|r| r.entry.outcome == Some(Outcome::Succeeded)), "{records:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_means_a_forbidden_address_is_never_connected_to() {
+    let world = World::start().await;
+    world.give_key();
+    until("readiness", || world.readiness.waiting().is_empty().then_some(())).await;
+    let mut status = json!({});
+    let uid = world.session()["metadata"]["uid"].as_str().unwrap().to_owned();
+    let lease = world.api.get("leases", "awaken-system", "gateway-0").unwrap();
+    let incarnation = lease["spec"]["holderIdentity"].as_str().unwrap().to_owned();
+    let target =
+        Target::Http(HttpTarget { url: "http://169.254.169.254/mcp".into(), credential: None });
+    let limits = Limits {
+        startup_timeout_ms: 5_000,
+        call_timeout_ms: 5_000,
+        drain_timeout_ms: 1_000,
+        max_concurrent_calls: 1,
+        max_message_bytes: 1 << 20,
+    };
+    let whole = McpGenerationRef {
+        session_uid: uid,
+        attachment_uid: "uid-remote".into(),
+        generation: 1,
+        incarnation: incarnation.clone(),
+        epoch: 1,
+    };
+    let print = fingerprint(&whole, StageKind::Realize, &target, &limits);
+    status["host"] = json!({"gateway": "gateway-0", "incarnation": incarnation, "epoch": 1});
+    status["lastGeneration"] = json!(1);
+    status["attachments"] = json!([{"generation": 1, "attachment": "remote",
+        "attachmentUid": "uid-remote", "server": "remote", "source": "sha256:s",
+        "state": "Realizing", "stage": {"kind": "Realize", "ref": whole, "fingerprint": print},
+        "target": target, "limits": limits, "reason": "Realizing", "message": "",
+        "since": "2026-01-01T00:00:00Z", "failures": 0, "published": false}]);
+    world.api.set_status("sessions", "team-a", "coder", status);
+    let receipt = until("the receipt", || {
+        let receipt = world.session()["status"]["receipts"][0].clone();
+        (receipt["verdict"] == "Failed").then_some(receipt)
+    })
+    .await;
+    assert_eq!(receipt["reason"], "TargetForbidden", "{receipt}");
+    world.stop.cancel();
+    tokio::time::timeout(LIMIT, world.running).await.unwrap().unwrap().unwrap();
+}
