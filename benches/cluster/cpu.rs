@@ -2,9 +2,6 @@
 
 use std::fs;
 
-/// Clock ticks in a second, as /proc counts them on Linux.
-const TICKS: f64 = 100.0;
-
 /// A process that is watched.
 pub struct Process {
     pid: u32,
@@ -32,13 +29,15 @@ impl Process {
         None
     }
 
-    /// User and system time so far, in microseconds.
+    /// Time on a processor so far, of all threads that live, in microseconds. Not the ticks of
+    /// `stat`: they are a sample, and threads that sleep much are sampled when they wake.
     pub fn micros(&self) -> f64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-        let ticks =
-            |i: usize| fields.get(i).and_then(|v| v.parse::<f64>().ok()).unwrap_or(f64::NAN);
-        (ticks(11) + ticks(12)) / TICKS * 1e6
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
+        let nanos = threads.flatten().filter_map(|thread| {
+            let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse::<f64>().ok()
+        });
+        nanos.sum::<f64>() / 1e3
     }
 
     /// Resident memory, in MiB.

@@ -2,7 +2,7 @@
 //! are not the writer's, and no read holds a snapshot for longer than one page, so that the
 //! write-ahead log can be carried over in between.
 
-use super::schema::{self, place};
+use super::schema::{self, OPEN, place};
 use crate::{
     domain::{
         chain::{Hash, Head, Stored},
@@ -119,13 +119,9 @@ pub(super) fn page(
 
 pub(super) fn open_intents(db: &Connection, chain: &Chain) -> Result<Vec<Record>, ReadError> {
     let Some(row) = schema::find_chain(db, chain).map_err(unavailable)? else { return Ok(vec![]) };
-    let sql = format!(
-        "SELECT {COLUMNS} FROM records WHERE place IN
-            (SELECT place FROM open_intents WHERE place > ?1 AND place < ?2) ORDER BY place"
-    );
+    let sql = format!("SELECT {COLUMNS} FROM records WHERE {OPEN} ORDER BY place");
     let mut statement = db.prepare_cached(&sql).map_err(unavailable)?;
-    let bounds = [place(row.id, 0), place(row.id + 1, 0)];
-    let rows = statement.query_map(bounds, Raw::read).map_err(unavailable)?;
+    let rows = statement.query_map(row.unsettled(), Raw::read).map_err(unavailable)?;
     rows.map(|raw| raw.map_err(unavailable)?.record(chain)).collect()
 }
 
@@ -150,20 +146,23 @@ pub(in crate::journal) fn walk<E: From<ReadError>>(
 ) -> Result<Head, E> {
     let found = schema::find_chain(db, chain).map_err(unavailable)?;
     let Some(row) = found else { return Ok(Head::START) };
+    let last = schema::last(db, row.id).map_err(unavailable)?;
     let mut head = Head::START;
-    while head.seq < row.head.seq {
-        let left = usize::try_from(row.head.seq - head.seq).unwrap_or(MAX_PAGE);
+    let mut as_noted = row.noted == head;
+    while head.seq < last.seq {
+        let left = usize::try_from(last.seq - head.seq).unwrap_or(MAX_PAGE);
         let page = raw_page(db, row.id, head.seq, left)?;
         if page.is_empty() {
             break;
         }
         for raw in &page {
             head = raw.follow(chain, head)?;
+            as_noted |= row.noted == head;
             each(raw)?;
         }
     }
-    if head != row.head {
-        let problem = "the chain does not end as it is written beside it: records are missing";
+    if !as_noted {
+        let problem = "the chain is not as it is noted beside it: records are missing";
         let (chain, seq) = (chain.to_string(), head.seq + 1);
         return Err(ReadError::Corrupt { chain, seq, problem: problem.into() }.into());
     }

@@ -2,13 +2,16 @@
 //!
 //! A `place` is one number for chain and record: `chain << 32 | seq`. It is the key of the table,
 //! so that a chain lies together in its order and a record costs one tree and one index.
+//!
+//! The row of a chain is written now and then, not with each record: its last record and its open
+//! intents are found in `records`, from what the row says onward.
 
 use super::OpenError;
 use crate::{
     domain::chain::{Hash, Head},
     journal::Chain,
 };
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params, types::ValueRef};
 use std::path::Path;
 
 /// "awkj": tells a journal from other SQLite files.
@@ -40,7 +43,16 @@ const MIGRATIONS: &[&str] = &["
         place INTEGER PRIMARY KEY,
         call  TEXT NOT NULL
     ) STRICT;
+", "
+    DROP TABLE open_intents;
+    -- every intent up to this one has its outcome; the rest is looked up
+    ALTER TABLE chains ADD COLUMN settled INTEGER NOT NULL DEFAULT 0;
 "];
+
+/// Of the records between two places those that are intents without an outcome.
+pub(super) const OPEN: &str = "place > ?1 AND place < ?2 AND kind = 0 AND NOT EXISTS
+    (SELECT 1 FROM records AS ended
+     WHERE ended.call = records.call AND ended.kind = 1 AND ended.kind < 2)";
 
 /// How sure an append is when it is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,19 +161,48 @@ pub(super) fn chain_columns(chain: &Chain) -> (i64, &str) {
 pub(super) struct ChainRow {
     pub id: i64,
     pub epoch: i64,
-    pub head: Head,
+    /// The last record when the row was written.
+    pub noted: Head,
+    /// Every intent up to this one has its outcome.
+    pub settled: u64,
+}
+
+impl ChainRow {
+    /// The places between which open intents stand.
+    pub fn unsettled(&self) -> [i64; 2] {
+        [place(self.id, self.settled), place(self.id + 1, 0)]
+    }
 }
 
 /// Finds a chain.
 pub(super) fn find_chain(db: &Connection, chain: &Chain) -> rusqlite::Result<Option<ChainRow>> {
     let (kind, name) = chain_columns(chain);
-    db.prepare_cached("SELECT id, epoch, seq, head FROM chains WHERE kind = ?1 AND name = ?2")?
+    let sql = "SELECT id, epoch, seq, head, settled FROM chains WHERE kind = ?1 AND name = ?2";
+    db.prepare_cached(sql)?
         .query_row(params![kind, name], |row| {
             let (seq, hash): (i64, [u8; 32]) = (row.get(2)?, row.get(3)?);
-            let head = Head { seq: seq.cast_unsigned(), hash: Hash(hash) };
-            Ok(ChainRow { id: row.get(0)?, epoch: row.get(1)?, head })
+            let noted = Head { seq: seq.cast_unsigned(), hash: Hash(hash) };
+            let settled = row.get::<_, i64>(4)?.cast_unsigned();
+            Ok(ChainRow { id: row.get(0)?, epoch: row.get(1)?, noted, settled })
         })
         .optional()
+}
+
+/// The last record of a chain.
+pub(super) fn last(db: &Connection, chain: i64) -> rusqlite::Result<Head> {
+    let sql = "SELECT place, hash FROM records WHERE place > ?1 AND place < ?2
+               ORDER BY place DESC LIMIT 1";
+    let found = db
+        .prepare_cached(sql)?
+        .query_row([place(chain, 0), place(chain + 1, 0)], |row| {
+            let (place, hash): (i64, ValueRef<'_>) = (row.get(0)?, row.get_ref(1)?);
+            // What is no hash becomes one that fits nothing.
+            let hash = hash.as_blob().ok().and_then(|b| b.try_into().ok()).unwrap_or([0xff; 32]);
+            let seq = place.cast_unsigned() & u64::from(u32::MAX);
+            Ok(Head { seq, hash: Hash(hash) })
+        })
+        .optional()?;
+    Ok(found.unwrap_or(Head::START))
 }
 
 /// The place of record `seq` of a chain; `seq` 0 is before the first.

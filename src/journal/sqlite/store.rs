@@ -4,7 +4,7 @@
 //! What it knows of chains is a copy of what the file says. After a failure the copy and the
 //! connection are thrown away, and the next batch begins with what the file says then.
 
-use super::schema::{self, Durability, place};
+use super::schema::{self, Durability, OPEN, place};
 use crate::{
     domain::{
         chain::Head,
@@ -20,6 +20,8 @@ use std::{collections::HashMap, path::PathBuf};
 
 /// More chains than this are not kept in mind between batches.
 const MAX_CHAINS: usize = 4096;
+/// A chain's row is written again when it is this many records behind.
+const NOTE_EVERY: u64 = 256;
 /// The last place of a chain.
 const MAX_SEQ: u64 = u32::MAX as u64;
 
@@ -37,16 +39,18 @@ pub(super) type Answer = Result<Position, AppendError>;
 struct Known {
     id: i64,
     state: State,
-    /// Whether the present batch changed it.
-    changed: bool,
+    /// What its row says: the last record and the epoch.
+    noted: (u64, i64),
+    /// Whether the row is to be written with the present batch.
+    due: bool,
 }
 
-/// What is known of chains, and which of them the present batch changed.
+/// What is known of chains, and whose rows are to be written with the present batch.
 #[derive(Default)]
 struct Chains {
     places: HashMap<Chain, usize>,
     known: Vec<Known>,
-    changed: Vec<usize>,
+    due: Vec<usize>,
 }
 
 pub(super) struct Store {
@@ -81,6 +85,17 @@ impl Store {
         }
     }
 
+    /// Writes the row of every chain that is behind, so that a file at rest says where each ends.
+    /// Nothing depends on it.
+    pub fn note(&mut self) {
+        let Some(db) = &self.db else { return };
+        for known in self.chains.known.iter_mut().filter(|k| k.noted.0 < k.state.head.seq) {
+            if let Err(error) = write_chain(db, known) {
+                tracing::warn!(%error, "the end of a chain is not noted");
+            }
+        }
+    }
+
     fn connected(&mut self) -> Result<Connection, String> {
         match self.db.take() {
             Some(db) => Ok(db),
@@ -99,7 +114,7 @@ fn commit(db: &Connection, chains: &mut Chains, batch: &[Request]) -> Result<Vec
         for request in batch {
             answers.push(handle(db, chains, request)?);
         }
-        for place in chains.changed.drain(..) {
+        for place in chains.due.drain(..) {
             write_chain(db, &mut chains.known[place])?;
         }
         db.prepare_cached("COMMIT")?.execute([])?;
@@ -113,16 +128,17 @@ fn handle(db: &Connection, chains: &mut Chains, request: &Request) -> rusqlite::
     let (Request::Append { chain, .. } | Request::Raise { chain, .. }) = request;
     let place = chains.place(db, chain)?;
     let known = &mut chains.known[place];
-    let before = (known.state.head, known.state.epoch);
     let answer = match request {
         Request::Append { epoch, entry, json, .. } => {
             append(db, known, chain, *epoch, entry, json)?
         }
         Request::Raise { epoch, .. } => known.state.raise(*epoch).map(|()| known.state.position()),
     };
-    if before != (known.state.head, known.state.epoch) && !known.changed {
-        known.changed = true;
-        chains.changed.push(place);
+    let (seq, epoch) = known.noted;
+    let behind = known.state.epoch != epoch || known.state.head.seq >= seq + NOTE_EVERY;
+    if behind && !known.due {
+        known.due = true;
+        chains.due.push(place);
     }
     Ok(answer)
 }
@@ -159,18 +175,6 @@ fn append(
     if !insert(db, known.id, previous, next, entry, json)? {
         return Ok(Err(AppendError::BadEntry("the call has an intent already")));
     }
-    match (entry.kind, entry.call.as_deref()) {
-        (Kind::Intent, Some(call)) => {
-            db.prepare_cached("INSERT INTO open_intents (place, call) VALUES (?1, ?2)")?
-                .execute(params![place(known.id, next.seq), call])?;
-        }
-        (Kind::Outcome, Some(call)) => {
-            let intent = known.state.open.get(call).copied().unwrap_or_default();
-            db.prepare_cached("DELETE FROM open_intents WHERE place = ?1")?
-                .execute([place(known.id, intent)])?;
-        }
-        _ => {}
-    }
     known.state.take(entry, next);
     Ok(Ok(known.state.position()))
 }
@@ -201,7 +205,8 @@ fn insert(
 
 fn past(db: &Connection, call: &str) -> rusqlite::Result<Past> {
     let ended = db
-        .prepare_cached("SELECT 1 FROM records WHERE call = ?1 AND kind = ?2")?
+        // the second half says that the index can be used
+        .prepare_cached("SELECT 1 FROM records WHERE call = ?1 AND kind = ?2 AND kind < 2")?
         .exists(params![call, Kind::Outcome as i64])?;
     Ok(if ended { Past::Ended } else { Past::NotEnded })
 }
@@ -227,23 +232,27 @@ fn load(db: &Connection, chain: &Chain) -> rusqlite::Result<Known> {
         )?
         .execute(params![kind, name, Head::START.hash.0])?;
         let id = db.last_insert_rowid();
-        return Ok(Known { id, state: State::default(), changed: false });
+        return Ok(Known { id, state: State::default(), noted: (0, 0), due: false });
     };
+    let sql = format!("SELECT call, place FROM records WHERE {OPEN}");
     let open = db
-        .prepare_cached("SELECT call, place FROM open_intents WHERE place > ?1 AND place < ?2")?
-        .query_map([place(row.id, 0), place(row.id + 1, 0)], |open| {
+        .prepare_cached(&sql)?
+        .query_map(row.unsettled(), |open| {
             let place: i64 = open.get(1)?;
             Ok((open.get(0)?, place.cast_unsigned() & MAX_SEQ))
         })?
         .collect::<rusqlite::Result<_>>()?;
-    let state = State { head: row.head, epoch: row.epoch, open };
-    Ok(Known { id: row.id, state, changed: false })
+    let state = State { head: schema::last(db, row.id)?, epoch: row.epoch, open };
+    Ok(Known { id: row.id, state, noted: (row.noted.seq, row.epoch), due: false })
 }
 
 fn write_chain(db: &Connection, known: &mut Known) -> rusqlite::Result<()> {
-    known.changed = false;
-    let State { head, epoch, .. } = &known.state;
-    db.prepare_cached("UPDATE chains SET epoch = ?2, seq = ?3, head = ?4 WHERE id = ?1")?
-        .execute(params![known.id, epoch, head.seq.cast_signed(), head.hash.0])?;
+    let State { head, epoch, open } = &known.state;
+    let settled = open.values().min().map_or(head.seq, |first| first - 1);
+    let sql = "UPDATE chains SET epoch = ?2, seq = ?3, head = ?4, settled = ?5 WHERE id = ?1";
+    let seq = head.seq.cast_signed();
+    let values = params![known.id, epoch, seq, head.hash.0, settled.cast_signed()];
+    db.prepare_cached(sql)?.execute(values)?;
+    (known.noted, known.due) = ((head.seq, *epoch), false);
     Ok(())
 }

@@ -98,6 +98,7 @@ fn run(mut store: Store, mut queue: mpsc::Receiver<Job>, counters: &Counters) {
             let _ = reply.send(answer);
         }
     }
+    store.note();
 }
 
 /// Counts, and logs when the journal begins to fail and when it works again.
