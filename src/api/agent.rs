@@ -45,7 +45,11 @@ use serde::{Deserialize, Serialize};
     )
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = ("!has(self.exports) || size(self.exports) == 0 || self.session.mode == 'Standing'", "exports need session.mode Standing: a Session on demand may not be there when a client calls"))]
 pub struct AgentSpec {
+    /// How the Agent's Sessions come to be.
+    #[serde(default)]
+    pub session: SessionSettings,
     /// Where sandboxed stdio servers run. Frozen into the Session as a numbered revision; a change
     /// asks the next generation of each stdio attachment. Needed as soon as one attachment is
     /// sandboxStdio.
@@ -58,6 +62,52 @@ pub struct AgentSpec {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["attachment"]))]
     #[x_kube(validation = ("self.map(t, has(t.tools) ? size(t.tools) : 0).sum() <= 1024", "an Agent names at most 1024 tools in all its toolSets"))]
     pub tool_sets: Vec<ToolSetSpec>,
+    /// What of this Agent /v1/mcp shows, beside the ToolSets, which hold for its calls as for every
+    /// other. Needs session.mode Standing, and a namespace that the installation lets export. At
+    /// most 64. Default none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub exports: Vec<Export>,
+}
+
+/// How an Agent's Sessions come to be.
+#[derive(KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionSettings {
+    /// Standing: the operator keeps one Session, named like the Agent. OnDemand: users create
+    /// Sessions that name the Agent, any number of them. Default Standing. Immutable.
+    #[serde(default)]
+    #[x_kube(validation = ("self == oldSelf", "session.mode is immutable: make another Agent"))]
+    pub mode: SessionMode,
+}
+
+/// Who makes an Agent's Sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SessionMode {
+    /// The operator: one, named like the Agent, as long as the Agent is there.
+    #[default]
+    Standing,
+    /// Users, as they need them.
+    OnDemand,
+}
+
+/// One tool that /v1/mcp shows under a name of its own.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Export {
+    /// metadata.name of the McpAttachment, as in toolSets.
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = ("!format.dns1123Subdomain().validate(self).hasValue()", "attachment must be the metadata.name of an McpAttachment: lower-case letters, digits, '-' and '.'"))]
+    pub attachment: String,
+    /// The server's own, exact name of the tool.
+    #[schemars(length(min = 1, max = 128))]
+    pub tool: String,
+    /// The name that clients of /v1/mcp see: unique in the installation (the older Agent keeps
+    /// it), and not a management tool's.
+    #[schemars(length(min = 1, max = 64))]
+    #[x_kube(validation = ("self.matches('^[A-Za-z0-9_-]+$')", "name may hold letters, digits, '_' and '-' only"))]
+    #[x_kube(validation = ("!(self in ['agents_list', 'agent_get', 'attachments_list', 'attachment_get', 'attachment_apply', 'attachment_delete', 'attachment_retry', 'sessions_list', 'session_get', 'session_create', 'session_close', 'trace_list', 'approvals_list', 'approval_decide'])", "name is a management tool's: choose another one"))]
+    pub name: String,
 }
 
 /// Where sandboxed stdio servers run.
@@ -171,4 +221,30 @@ pub struct AgentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub attachments: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::export::{MANAGEMENT_TOOLS, RESERVED_TOOLS};
+    use kube::CustomResourceExt as _;
+
+    #[test]
+    fn the_rule_over_export_names_lists_every_reserved_name() {
+        let crd = serde_json::to_value(Agent::crd()).unwrap();
+        let schema = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/exports\
+            /items/properties/name/x-kubernetes-validations";
+        let rules = crd.pointer(schema).unwrap();
+        let names: Vec<_> =
+            MANAGEMENT_TOOLS.iter().chain(&RESERVED_TOOLS).map(|n| format!("'{n}'")).collect();
+        let wanted = format!("!(self in [{}])", names.join(", "));
+        assert!(rules.as_array().unwrap().iter().any(|r| r["rule"] == wanted), "{rules:#}");
+    }
+
+    #[test]
+    fn without_a_word_an_agent_is_standing_and_exports_nothing() {
+        let spec: AgentSpec = serde_json::from_value(serde_json::json!({})).unwrap();
+        assert_eq!(spec.session.mode, SessionMode::Standing);
+        assert_eq!(spec.exports, []);
+    }
 }

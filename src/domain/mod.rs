@@ -4,6 +4,7 @@
 pub mod address;
 pub mod canonical;
 pub mod chain;
+pub mod export;
 pub mod gate;
 pub mod identity;
 pub mod lifecycle;

@@ -65,9 +65,10 @@ reasons! {
     Removed, Normal, "The generation is gone.", "";
     Replaced, Normal, "A newer generation took over.", "";
     Suspended, Normal, "spec.suspend is true.", "Set spec.suspend to false to serve again.";
+    NoSession, Normal, "The Agent's Sessions are made on demand, and there is none now to attach to.", "Create a Session that names the Agent.";
     WaitingForAttachments, Normal, "Some attachments are not in service yet.", "Look at the attachments that are not Ready: kubectl get mcpa.";
     // half pairs and wrong specs
-    AgentNotFound, Retryable, "The Agent that spec.agentRef names does not exist.", "Apply the Agent, or change agentRef by creating the attachment anew.";
+    AgentNotFound, Retryable, "The Agent that spec.agentRef names does not exist.", "Apply the Agent, or create this object anew with another spec.agentRef.";
     ToolSetMissing, Retryable, "The Agent has no ToolSet for this attachment, so nothing of it may be used.", "Add an entry with this attachment's name to spec.toolSets of the Agent.";
     AttachmentMissing, Retryable, "A ToolSet names an attachment that does not exist.", "Apply the McpAttachment, or remove the ToolSet.";
     EnvironmentMissing, Retryable, "The Agent has no environment for a sandboxed server to run in.", "Set spec.environment of the Agent.";
@@ -78,6 +79,10 @@ reasons! {
     InsecureCredential, Permanent, "A credential would travel over plain http.", "Use https, or set spec.http.insecureCredential to true.";
     InvalidUrl, Permanent, "The URL cannot be used.", "Write an absolute http or https URL without user information.";
     SessionNameTaken, Permanent, "A Session of the Agent's name exists that does not belong to it.", "Delete or rename that Session.";
+    SessionNotOnDemand, Permanent, "The Session names an Agent that has one Standing Session of its own and takes no other.", "Use the Agent's own Session, or name an Agent whose spec.session.mode is OnDemand.";
+    DuplicateExport, Permanent, "An older Agent exports a tool under this name.", "Choose another name in spec.exports.";
+    ExportNotAllowed, Permanent, "Agents of this namespace may not export tools.", "Have the namespace added to gateway.mcp.exportNamespaces, or remove the export.";
+    ExportNotCallable, Permanent, "The Agent exports a tool that its own ToolSets do not let anybody call.", "Allow the tool in the attachment's ToolSet, or remove the export.";
     UnreadableObject, Permanent, "The stored object does not fit the schema that this version reads.", "Apply the object again in the present schema.";
     SuspiciousValue, Normal, "A value in command, args or env looks like a secret.", "Move it to a Secret and name it in secretEnv.";
     ToolNotFound, Normal, "A ToolSet names a tool that the server does not have.", "Compare the name with the server's own list.";
