@@ -18,7 +18,8 @@ use std::path::Path;
 const APPLICATION_ID: i32 = 0x6177_6b6a;
 
 /// One step for each version; `user_version` counts the ones that were made. Steps are only added.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE chains (
         id    INTEGER PRIMARY KEY,
         kind  INTEGER NOT NULL,          -- 0 Session, 1 incarnation
@@ -43,11 +44,13 @@ const MIGRATIONS: &[&str] = &["
         place INTEGER PRIMARY KEY,
         call  TEXT NOT NULL
     ) STRICT;
-", "
+",
+    "
     DROP TABLE open_intents;
     -- every intent up to this one has its outcome; the rest is looked up
     ALTER TABLE chains ADD COLUMN settled INTEGER NOT NULL DEFAULT 0;
-"];
+",
+];
 
 /// Of the records between two places those that are intents without an outcome.
 pub(super) const OPEN: &str = "place > ?1 AND place < ?2 AND kind = 0 AND NOT EXISTS
