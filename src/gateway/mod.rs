@@ -13,6 +13,7 @@ pub mod auth;
 pub mod call;
 pub mod catalog;
 pub mod config;
+pub mod export;
 pub mod handle;
 pub mod host;
 pub mod hosted;

@@ -20,6 +20,7 @@ mod initialize;
 mod list;
 mod pending;
 mod post;
+mod progress;
 mod respond;
 mod service;
 mod session;
@@ -28,6 +29,7 @@ mod stream;
 
 pub use headers::{Allowed, PROTOCOL_VERSION, SESSION_ID, guard};
 pub use list::{PAGE_BYTES, PAGE_TOOLS, ToolList};
+pub use progress::{ProgressReport, ProgressSink};
 pub use service::{Refused, RequestContext, Scope, ServerInfo, Service, ToolCall};
 pub use store::{OpenError, SessionStore, StoreConfig};
 

@@ -1,0 +1,55 @@
+//! What the route `/v1/mcp` shows: management tools that the installation names, and tools that
+//! Agents export.
+//!
+//! Here is the seam toward the management tools: what one is to the route. Everything around a
+//! call (gate, journal, metrics) is done for it; a tool does its work and nothing else.
+
+use crate::mcp::RawJson;
+use futures::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+pub use crate::mcp::server::ProgressSink as Progress;
+
+/// The management tools of this installation.
+pub trait Management: Send + Sync + 'static {
+    /// Name and definition of each exported tool, in the order of the domain's list. The same at
+    /// each call.
+    fn definitions(&self) -> Vec<(&'static str, RawJson)>;
+
+    /// Calls an exported tool with the arguments as the caller sent them: an object without
+    /// repeated keys, or none. Polled to its end whatever becomes of the caller; ends soon after
+    /// `context.cancel`.
+    fn call(
+        &self,
+        tool: &str,
+        arguments: Option<RawJson>,
+        context: ManagementContext,
+    ) -> BoxFuture<'static, Result<RawJson, ManagementError>>;
+}
+
+/// The call around a management tool.
+#[derive(Clone, Debug, Default)]
+pub struct ManagementContext {
+    /// Cancelled when the caller cancels.
+    pub cancel: CancellationToken,
+    /// Takes progress, where the caller asked for it.
+    pub progress: Option<Progress>,
+}
+
+/// Why a management tool gave no result. What the caller can mend (a wrong argument, a missing
+/// right, a conflict) is none of these: it is a result with `isError`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ManagementError {
+    /// No exported tool has this name.
+    #[error("there is no such tool")]
+    Unknown,
+    /// It ended since the caller cancelled. What was written before stays written.
+    #[error("cancelled")]
+    Cancelled,
+    /// It may have done its work; nobody knows. For people, scrubbed.
+    #[error("{0}")]
+    OutcomeUnknown(String),
+    /// Our own fault, and nothing was done. For people, scrubbed.
+    #[error("{0}")]
+    Internal(String),
+}
