@@ -1,5 +1,6 @@
 //! What the chart is given: the definitions as templates, and the table of values.
 
+use awaken_operator::domain::export::MANAGEMENT_TOOLS;
 use serde_json::Value;
 
 /// A definition as a template: installed, kept and labelled as the values say.
@@ -66,4 +67,23 @@ fn a_comment_belongs_to_the_value_below_it() {
     let values = "# Head.\n\n# One\n# and more.\na: 1\nb:\n  # Two.\n  c:\n    d: 2\n";
     let one = ("a".to_owned(), "One and more.".to_owned());
     assert_eq!(commented(values), [one, ("b.c".to_owned(), "Two.".to_owned())]);
+}
+
+/// A tool that the chart does not know cannot be exported; one without rights would always fail.
+#[test]
+fn the_chart_knows_every_management_tool() {
+    let schema = crate::committed("charts/awaken-operator/values.schema.json");
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let exports = "/properties/gateway/properties/mcp/properties/exports/items/enum";
+    assert_eq!(schema.pointer(exports).unwrap(), &serde_json::json!(MANAGEMENT_TOOLS));
+    let helpers = crate::committed("charts/awaken-operator/templates/_helpers.tpl");
+    let (_, rights) = helpers.split_once("define \"awaken.mcpRights\" -}}\n").unwrap();
+    let (rights, _) = rights.split_once("{{- end").unwrap();
+    let named: Vec<_> = rights.lines().filter_map(|line| line.split_once(':')).collect();
+    let named: Vec<_> = named.iter().map(|(tool, _)| *tool).collect();
+    assert_eq!(named, MANAGEMENT_TOOLS);
+    let all: Value =
+        serde_yaml::from_str(&crate::committed("charts/awaken-operator/ci/mcp-endpoint.yaml"))
+            .unwrap();
+    assert_eq!(all["gateway"]["mcp"]["exports"], serde_json::json!(MANAGEMENT_TOOLS));
 }

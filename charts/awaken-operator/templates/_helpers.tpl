@@ -83,3 +83,89 @@ readinessProbe:
   timeoutSeconds: 2
   failureThreshold: 2
 {{- end -}}
+
+{{- /* Name of the account that management tools act under, in the release's namespace. */ -}}
+{{- define "awaken.mcpAccount" -}}
+{{- .Values.gateway.mcp.management.serviceAccount.name | default (printf "%s-mcp" (include "awaken.name" .)) -}}
+{{- end -}}
+
+{{- /* Refuses values of gateway.mcp that contradict each other. */ -}}
+{{- define "awaken.mcpCheck" -}}
+{{- $mcp := .Values.gateway.mcp -}}
+{{- $account := $mcp.management.serviceAccount -}}
+{{- if not $mcp.bearerSecretRef.name -}}
+{{- if $mcp.exports -}}
+{{- fail "gateway.mcp.exports needs gateway.mcp.bearerSecretRef.name: without a bearer there is no route to show them on" -}}
+{{- end -}}
+{{- if $mcp.exportNamespaces -}}
+{{- fail "gateway.mcp.exportNamespaces needs gateway.mcp.bearerSecretRef.name: without a bearer there is no route to show their exports on" -}}
+{{- end -}}
+{{- end -}}
+{{- if eq $mcp.bearerSecretRef.key $mcp.bearerSecretRef.previousKey -}}
+{{- fail "gateway.mcp.bearerSecretRef: key and previousKey must differ" -}}
+{{- end -}}
+{{- if $mcp.exports -}}
+{{- if not $mcp.management.namespaces -}}
+{{- fail "gateway.mcp.exports needs gateway.mcp.management.namespaces: name the namespaces that management tools see and act in" -}}
+{{- end -}}
+{{- if and (not $account.create) (not $account.name) -}}
+{{- fail "gateway.mcp.management.serviceAccount.name must name your account when serviceAccount.create is false" -}}
+{{- end -}}
+{{- if has (include "awaken.mcpAccount" .) (list (printf "%s-operator" (include "awaken.name" .)) (printf "%s-gateway" (include "awaken.name" .)) "default") -}}
+{{- fail (printf "gateway.mcp.management.serviceAccount.name: %s is an account that is more than the management tools'" (include "awaken.mcpAccount" .)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Flags of the gateway for /v1/mcp. */ -}}
+{{- define "awaken.mcpFlags" -}}
+{{- include "awaken.mcpCheck" . -}}
+{{- $mcp := .Values.gateway.mcp -}}
+{{- with $mcp.bearerSecretRef }}
+{{- if .name }}
+- --mcp-bearer-secret={{ .name }}
+- --mcp-bearer-key={{ .key }}
+- --mcp-bearer-previous-key={{ .previousKey }}
+{{- end }}
+{{- end }}
+{{- range $mcp.exportNamespaces }}
+- --mcp-export-namespace={{ . }}
+{{- end }}
+{{- if $mcp.exports }}
+{{- range $mcp.exports }}
+- --mcp-export={{ . }}
+{{- end }}
+{{- range $mcp.management.namespaces }}
+- --mcp-management-namespace={{ . }}
+{{- end }}
+- --mcp-management-account=system:serviceaccount:{{ .Release.Namespace }}:{{ include "awaken.mcpAccount" . }}
+{{- end }}
+{{- end -}}
+
+{{- /* What each management tool needs of the kinds, in its namespaces. A server-side apply needs create and patch. */ -}}
+{{- define "awaken.mcpRights" -}}
+agents_list: {agents: [list]}
+agent_get: {agents: [get], mcpattachments: [list], sessions: [list]}
+attachments_list: {mcpattachments: [list]}
+attachment_get: {mcpattachments: [get]}
+attachment_apply: {mcpattachments: [get, create, patch]}
+attachment_delete: {mcpattachments: [get, delete]}
+attachment_retry: {mcpattachments: [get, patch]}
+sessions_list: {sessions: [list]}
+session_get: {sessions: [get]}
+session_create: {sessions: [get, create]}
+session_close: {sessions: [get, delete]}
+trace_list: {sessions/trace: [get]}
+{{- end -}}
+
+{{- /* The verbs on one resource that the exported tools need, as a list in JSON. Takes a list: the root, the resource. */ -}}
+{{- define "awaken.mcpVerbs" -}}
+{{- $root := index . 0 -}}
+{{- $resource := index . 1 -}}
+{{- $rights := include "awaken.mcpRights" $root | fromYaml -}}
+{{- $verbs := list -}}
+{{- range $root.Values.gateway.mcp.exports -}}
+{{- $verbs = concat $verbs (index $rights . | dig $resource list) -}}
+{{- end -}}
+{{- $verbs | uniq | toJson -}}
+{{- end -}}
