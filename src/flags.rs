@@ -5,6 +5,7 @@ use awaken_operator::{
         self,
         build::{pod::ShimImage, policy::GatewayPeers},
     },
+    domain::export::{MANAGEMENT_TOOLS, Namespaces, RESERVED_TOOLS},
     gateway,
     journal::sqlite::Durability,
     process::logging::Format,
@@ -150,6 +151,67 @@ pub struct GatewayFlags {
     /// Seconds that calls in flight may still run after SIGTERM.
     #[arg(long, default_value_t = 25)]
     pub grace_seconds: u64,
+    /// What /v1/mcp shows, and to whom.
+    #[command(flatten)]
+    pub mcp: McpFlags,
+}
+
+/// Flags of the route /v1/mcp.
+#[derive(Debug, Args)]
+pub struct McpFlags {
+    /// Name of the Secret with the bearer of /v1/mcp, in the namespace of the installation. Without
+    /// the flag, and while the Secret or its token is missing, there is no such route.
+    #[arg(long = "mcp-bearer-secret", value_name = "NAME")]
+    pub bearer_secret: Option<String>,
+    /// Key of that Secret with the token.
+    #[arg(long = "mcp-bearer-key", value_name = "KEY", default_value = "token")]
+    pub bearer_key: String,
+    /// Key of that Secret with the token before, which is valid too while the key is there.
+    #[arg(long = "mcp-bearer-previous-key", value_name = "KEY", default_value = "previous-token")]
+    pub bearer_previous_key: String,
+    /// A management tool that /v1/mcp shows. May be repeated.
+    #[arg(long = "mcp-export", value_name = "TOOL", value_parser = management_tool)]
+    pub exports: Vec<String>,
+    /// A namespace whose Agents' exports /v1/mcp shows; `*` for every one. May be repeated.
+    #[arg(long = "mcp-export-namespace", value_name = "NS")]
+    pub export_namespaces: Vec<String>,
+    /// A namespace that management tools see and act in. May be repeated.
+    #[arg(long = "mcp-management-namespace", value_name = "NS", value_parser = one_namespace)]
+    pub management_namespaces: Vec<String>,
+    /// User name of the account that management tools act under, as
+    /// system:serviceaccount:NAMESPACE:NAME.
+    #[arg(long = "mcp-management-account", value_name = "USER", value_parser = account)]
+    pub management_account: Option<String>,
+}
+
+fn management_tool(name: &str) -> Result<String, String> {
+    if MANAGEMENT_TOOLS.contains(&name) {
+        return Ok(name.to_owned());
+    }
+    let problem = match RESERVED_TOOLS.contains(&name) {
+        true => "it comes with approvals",
+        false => "there is no such management tool",
+    };
+    Err(format!("{problem}; those that can be exported are {}", MANAGEMENT_TOOLS.join(", ")))
+}
+
+fn one_namespace(name: &str) -> Result<String, String> {
+    match name {
+        "*" | "" => Err("management acts in namespaces that are named, one by one".to_owned()),
+        _ => Ok(name.to_owned()),
+    }
+}
+
+fn account(user: &str) -> Result<String, String> {
+    let parts: Vec<_> = user.split(':').collect();
+    match parts[..] {
+        ["system", "serviceaccount", namespace, name]
+            if !namespace.is_empty() && !name.is_empty() =>
+        {
+            Ok(user.to_owned())
+        }
+        _ => Err("it is not written system:serviceaccount:NAMESPACE:NAME".to_owned()),
+    }
 }
 
 /// When a record counts as written.
@@ -192,7 +254,9 @@ impl GatewayFlags {
 
     /// The settings of the gateway.
     pub fn config(self) -> gateway::Config {
+        let namespace = self.process.namespace.clone();
         gateway::Config {
+            mcp: self.mcp.config(namespace),
             api_server: self.api_server,
             service_addresses: self.service_addresses,
             listen: self.listen,
@@ -212,5 +276,76 @@ impl GatewayFlags {
             fenced_by_volume: self.fenced_by_volume,
             ..gateway::Config::default()
         }
+    }
+}
+
+impl McpFlags {
+    fn config(self, namespace: String) -> gateway::McpConfig {
+        let (key, previous_key) = (self.bearer_key, self.bearer_previous_key);
+        let secret = self.bearer_secret.filter(|name| !name.is_empty());
+        let bearer =
+            secret.map(|name| gateway::BearerSecret { namespace, name, key, previous_key });
+        gateway::McpConfig {
+            bearer,
+            exports: self.exports,
+            export_namespaces: Namespaces::new(self.export_namespaces),
+            management_namespaces: self.management_namespaces,
+            management_account: self.management_account,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn gateway(flags: &[&str]) -> Result<gateway::Config, String> {
+        let all = ["awaken", "gateway", "--journal=/j"].iter().chain(flags);
+        match Flags::try_parse_from(all).map_err(|e| e.to_string())?.command {
+            Command::Gateway(flags) => Ok(flags.config()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn without_flags_there_is_no_route_and_nothing_is_shown() {
+        let mcp = gateway(&[]).unwrap().mcp;
+        assert!(mcp.bearer.is_none() && mcp.exports.is_empty() && mcp.management_account.is_none());
+        assert!(mcp.export_namespaces.is_empty() && mcp.management_namespaces.is_empty());
+        assert!(gateway(&["--mcp-bearer-secret="]).unwrap().mcp.bearer.is_none());
+    }
+
+    #[test]
+    fn every_flag_of_the_route_arrives() {
+        let mcp = gateway(&[
+            "--mcp-bearer-secret=s",
+            "--mcp-bearer-key=k",
+            "--mcp-bearer-previous-key=p",
+            "--mcp-export=agents_list",
+            "--mcp-export=trace_list",
+            "--mcp-export-namespace=team-a",
+            "--mcp-management-namespace=team-b",
+            "--mcp-management-account=system:serviceaccount:awaken-system:awaken-mcp",
+        ])
+        .unwrap()
+        .mcp;
+        let bearer = mcp.bearer.unwrap();
+        assert_eq!((&*bearer.namespace, &*bearer.name), ("awaken-system", "s"));
+        assert_eq!((&*bearer.key, &*bearer.previous_key), ("k", "p"));
+        assert_eq!(mcp.exports, ["agents_list", "trace_list"]);
+        assert!(mcp.export_namespaces.allows("team-a") && !mcp.export_namespaces.allows("team-b"));
+        assert_eq!(mcp.management_namespaces, ["team-b"]);
+    }
+
+    #[rstest]
+    #[case("--mcp-export=agent_list", "agents_list, agent_get")]
+    #[case("--mcp-export=approvals_list", "comes with approvals")]
+    #[case("--mcp-export=", "no such management tool")]
+    #[case("--mcp-management-namespace=*", "named, one by one")]
+    #[case("--mcp-management-account=awaken-mcp", "system:serviceaccount:NAMESPACE:NAME")]
+    fn what_cannot_be_ends_the_start_with_the_next_step(#[case] flag: &str, #[case] says: &str) {
+        let told = gateway(&[flag]).unwrap_err();
+        assert!(told.contains(says), "{told}");
     }
 }

@@ -14,6 +14,7 @@ use awaken_operator::{
     gateway::{
         auth::{Auth, Caller, ReviewError, Reviews, Right, Times},
         call::Calls,
+        export::{Bearer, Export, ExportSet},
         handle::{Handle, Renew, Surface},
         hosted::{Hosted, Sessions},
         index::Index,
@@ -154,15 +155,20 @@ impl World {
         }))
         .unwrap();
         index.apply_session(&session);
-        let prefix = format!("bench-{durability:?}");
+        let incarnation = format!("bench{durability:?}");
         let calls =
-            Calls::new(append, Arc::new(SystemClock), GatewayMetrics::new(&metrics), prefix);
+            Calls::new(append, Arc::new(SystemClock), GatewayMetrics::new(&metrics), incarnation);
+        let export = Export {
+            bearer: Bearer::default(),
+            set: Arc::new(ExportSet::new(None, index.shared(), sessions.clone())),
+        };
         let gateway = Arc::new(Gateway {
             auth: Arc::new(Auth::new(Arc::new(Yes), [7; 32], Times::default())),
             allowed: Allowed { hosts: vec!["127.0.0.1".to_owned()], origins: vec![] },
             index: index.shared(),
             sessions,
             calls: Arc::new(calls),
+            export,
             store: SessionStore::new(StoreConfig::default()),
             read,
             reviews: TaskTracker::new(),

@@ -84,6 +84,21 @@ pub fn pass(toolset: Option<&ToolSet>, tool: &str) -> Result<Permit, String> {
     }
 }
 
+/// Lets a call of a management tool pass if the installation exports it. Its policy is the export
+/// set, and no ToolSet.
+///
+/// # Errors
+/// The denying rule, as in [`pass`].
+pub fn exported<'a>(
+    exports: impl IntoIterator<Item = &'a str>,
+    tool: &str,
+) -> Result<Permit, String> {
+    match exports.into_iter().any(|name| name == tool) {
+        true => Ok(Permit { tool: tool.to_owned(), rule: format!("exports: {tool}") }),
+        false => Err("exports".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +129,17 @@ mod tests {
     #[test]
     fn without_a_toolset_nothing_passes() {
         assert_eq!(pass(None, "read").unwrap_err(), "no ToolSet");
+    }
+
+    #[test]
+    fn a_management_tool_passes_by_its_exact_name_in_the_export_set() {
+        let exports = ["agents_list", "agent_get"];
+        let permit = exported(exports, "agent_get").unwrap();
+        assert_eq!((permit.tool(), permit.rule()), ("agent_get", "exports: agent_get"));
+        for other in ["agent", "Agent_get", "agent_get ", "attachment_apply", ""] {
+            assert_eq!(exported(exports, other).unwrap_err(), "exports");
+        }
+        assert!(exported([], "agent_get").is_err());
     }
 
     #[test]

@@ -103,6 +103,11 @@ impl Catalog {
         Some(Found { server, tool: &server.surface.tools[tool] })
     }
 
+    /// The server of an attachment, if it is in service.
+    pub fn server_of(&self, attachment: &str) -> Option<&Server> {
+        self.servers.iter().find(|server| server.handle.attachment == attachment)
+    }
+
     /// Of each server, what knows its secrets.
     pub fn redactors(&self) -> impl Iterator<Item = &Redactor> {
         self.servers.iter().map(|server| &*server.handle.redactor)

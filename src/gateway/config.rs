@@ -1,6 +1,10 @@
 //! Every setting of the gateway with its default. Read by `main` from flags; read nowhere else.
 
-use crate::mcp::server::{Allowed, StoreConfig};
+use super::export::secret::BearerSecret;
+use crate::{
+    domain::export::Namespaces,
+    mcp::server::{Allowed, StoreConfig},
+};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
@@ -54,6 +58,23 @@ pub struct Config {
     pub fenced_by_volume: bool,
     /// Name of the Secret with the link keys. Default `awaken-link-keys`.
     pub link_keys: String,
+    /// What `/v1/mcp` shows, and to whom.
+    pub mcp: McpConfig,
+}
+
+/// The settings of the route `/v1/mcp`.
+#[derive(Clone, Debug, Default)]
+pub struct McpConfig {
+    /// The Secret with its tokens. None: there is no such route.
+    pub bearer: Option<BearerSecret>,
+    /// Management tools that are shown, by name. Default none.
+    pub exports: Vec<String>,
+    /// Namespaces whose Agents' exports are shown. Default none.
+    pub export_namespaces: Namespaces,
+    /// Namespaces that management tools see and act in. Default none.
+    pub management_namespaces: Vec<String>,
+    /// User name of the account that management tools act under. None: they cannot act.
+    pub management_account: Option<String>,
 }
 
 impl Default for Config {
@@ -82,6 +103,7 @@ impl Default for Config {
             lease: Duration::from_secs(15),
             fenced_by_volume: false,
             link_keys: "awaken-link-keys".to_owned(),
+            mcp: McpConfig::default(),
         }
     }
 }

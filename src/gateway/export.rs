@@ -1,14 +1,41 @@
-//! What the route `/v1/mcp` shows: management tools that the installation names, and tools that
-//! Agents export.
+//! The route `/v1/mcp`: management tools that the installation names, and tools that Agents export.
+//!
+//! ```text
+//!  secret (watch) ─► bearer ─► route ─► endpoint ─► set (list, find) ─► call, the one way
+//! ```
 //!
 //! Here is the seam toward the management tools: what one is to the route. Everything around a
 //! call (gate, journal, metrics) is done for it; a tool does its work and nothing else.
 
+mod bearer;
+mod endpoint;
+pub(super) mod route;
+pub mod secret;
+mod set;
+
+pub use bearer::{Bearer, Pass, Tokens};
+pub use set::{ExportSet, Found};
+
 use crate::mcp::RawJson;
 use futures::future::BoxFuture;
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 pub use crate::mcp::server::ProgressSink as Progress;
+
+/// The subject of every call through the route.
+pub const SUBJECT: &str = "mcp-bearer";
+/// The path of the route, and the key of its MCP sessions.
+pub const PATH: &str = "/v1/mcp";
+
+/// What the route works with.
+#[derive(Clone, Debug)]
+pub struct Export {
+    /// Who gets in; while it holds nothing, there is no route.
+    pub bearer: Bearer,
+    /// What is shown.
+    pub set: Arc<ExportSet>,
+}
 
 /// The management tools of this installation.
 pub trait Management: Send + Sync + 'static {

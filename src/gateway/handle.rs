@@ -70,7 +70,7 @@ impl Surface {
 }
 
 /// The definition with another `name`; every other byte stays.
-fn renamed(own: &RawJson, id: &str) -> Option<RawJson> {
+pub fn renamed(own: &RawJson, id: &str) -> Option<RawJson> {
     #[derive(Deserialize)]
     struct Named<'a> {
         #[serde(borrow)]

@@ -11,6 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// One Session under one epoch.
@@ -65,22 +66,25 @@ impl Hosted {
 
 /// Every Session that is served here.
 #[derive(Clone, Debug, Default)]
-pub struct Sessions(Arc<ArcSwap<HashMap<SessionKey, Arc<Hosted>>>>);
+pub struct Sessions {
+    table: Arc<ArcSwap<HashMap<SessionKey, Arc<Hosted>>>>,
+    version: Arc<watch::Sender<u64>>,
+}
 
 impl Sessions {
     /// The Session, if it is served here and takes calls.
     pub fn serving(&self, key: &SessionKey) -> Option<Arc<Hosted>> {
-        self.0.load().get(key).filter(|h| h.is_open()).cloned()
+        self.table.load().get(key).filter(|h| h.is_open()).cloned()
     }
 
     /// The Session, if it is served here at all.
     pub fn get(&self, key: &SessionKey) -> Option<Arc<Hosted>> {
-        self.0.load().get(key).cloned()
+        self.table.load().get(key).cloned()
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.load().len()
+        self.table.load().len()
     }
 
     /// Whether there is none.
@@ -90,26 +94,33 @@ impl Sessions {
 
     /// Puts one in, in place of an older one of the same name.
     pub fn put(&self, hosted: Arc<Hosted>) {
-        self.0.rcu(|old| {
+        self.table.rcu(|old| {
             let mut new = HashMap::clone(old);
             new.insert(hosted.key.clone(), hosted.clone());
             new
         });
+        self.version.send_modify(|version| *version += 1);
     }
 
     /// Takes one out.
     pub fn remove(&self, key: &SessionKey) {
-        self.0.rcu(|old| {
+        self.table.rcu(|old| {
             let mut new = HashMap::clone(old);
             new.remove(key);
             new
         });
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    /// Wakes when a Session came or went.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
     }
 
     /// Takes all of them out of service and ends their streams: this gateway stops or lost its
     /// Lease. Calls in flight go on.
     pub fn close_all(&self) {
-        for hosted in self.0.load().values() {
+        for hosted in self.table.load().values() {
             hosted.set_open(false);
             hosted.left().cancel();
         }

@@ -1,5 +1,5 @@
 //! What the API server says, as the gateway needs it: Sessions for their stages, Agents for their
-//! ToolSets.
+//! ToolSets and exports.
 //!
 //! ```text
 //!  watch ──Event──► Index::{apply_*, delete_*, reset_*} ──► Snapshot (immutable, shared)
@@ -9,24 +9,33 @@
 //! Changes come in synchronously, so a test needs no cluster. Objects that cannot be read are
 //! skipped by name and counted; the others go on. It decides nothing.
 
+mod exports;
 pub mod watch;
+
+pub use exports::{ExportRule, ExportTable, Exported};
 
 use super::catalog::Policies;
 use crate::{
-    api::{Agent, Session},
+    api::{
+        Agent, Session,
+        agent::{Export, SessionMode},
+    },
     domain::{
+        export::Namespaces,
         gate::ToolSet,
         identity::SessionKey,
         lifecycle::{Generation, Receipt, Target},
     },
 };
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use kube::ResourceExt;
 use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
     sync::Arc,
 };
+use tokio::sync::watch::{Receiver, Sender};
 
 /// Which gateway serves a Session, as the operator decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,11 +90,40 @@ impl SessionView {
     }
 }
 
+/// An Agent, without what the gateway has no use for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentView {
+    uid: String,
+    created: Option<Timestamp>,
+    policies: Arc<Policies>,
+    exports: Vec<ExportRule>,
+}
+
+impl AgentView {
+    /// Reads a stored Agent. Only a Standing one exports: of others no Session is sure to be there.
+    fn of(agent: &Agent) -> Self {
+        let rule = |e: &Export| ExportRule {
+            name: e.name.clone(),
+            attachment: e.attachment.clone(),
+            tool: e.tool.clone(),
+        };
+        let standing = agent.spec.session.mode == SessionMode::Standing;
+        let exports = agent.spec.exports.iter().filter(|_| standing);
+        Self {
+            uid: agent.uid().unwrap_or_default(),
+            created: agent.creation_timestamp().map(|t| t.0),
+            policies: Arc::new(policies_of(agent)),
+            exports: exports.map(rule).collect(),
+        }
+    }
+}
+
 /// Everything that is known at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     sessions: HashMap<SessionKey, Arc<SessionView>>,
-    agents: HashMap<(String, String), Arc<Policies>>,
+    agents: HashMap<(String, String), Arc<AgentView>>,
+    exports: Arc<ExportTable>,
 }
 
 impl Snapshot {
@@ -102,7 +140,12 @@ impl Snapshot {
     /// The ToolSets that hold for a Session; none where its Agent is not known.
     pub fn policies(&self, session: &SessionView) -> Arc<Policies> {
         let agent = (session.key.namespace.clone(), session.agent.clone());
-        self.agents.get(&agent).cloned().unwrap_or_default()
+        self.agents.get(&agent).map(|a| a.policies.clone()).unwrap_or_default()
+    }
+
+    /// What the Agents of the allowed namespaces export.
+    pub fn exports(&self) -> &Arc<ExportTable> {
+        &self.exports
     }
 
     /// The addresses of every Session pod that a Session names.
@@ -135,9 +178,21 @@ pub struct Index {
     now: Snapshot,
     shared: Shared,
     unreadable: BTreeSet<String>,
+    exporting: Namespaces,
+    exports: Sender<u64>,
 }
 
 impl Index {
+    /// An index that takes exports of these namespaces. The default takes none.
+    pub fn new(exporting: Namespaces) -> Self {
+        Self { exporting, ..Self::default() }
+    }
+
+    /// Wakes when names lead to other tools than before.
+    pub fn export_changes(&self) -> Receiver<u64> {
+        self.exports.subscribe()
+    }
+
     /// The snapshot that readers load.
     pub fn shared(&self) -> Shared {
         self.shared.clone()
@@ -194,20 +249,22 @@ impl Index {
     pub fn apply_agent(&mut self, agent: &Agent) -> Option<Change> {
         let id = (agent.namespace().unwrap_or_default(), agent.name_any());
         self.unreadable.remove(&format!("Agent {}/{}", id.0, id.1));
-        let policies = policies_of(agent);
-        if self.now.agents.get(&id).is_some_and(|old| **old == policies) {
+        let view = AgentView::of(agent);
+        let old = self.now.agents.get(&id);
+        if old.is_some_and(|old| **old == view) {
             return None;
         }
-        self.now.agents.insert(id.clone(), Arc::new(policies));
-        self.publish();
-        Some(self.policies_changed(&id))
+        let policies = old.is_none_or(|old| old.policies != view.policies);
+        self.now.agents.insert(id.clone(), Arc::new(view));
+        self.publish_agents();
+        policies.then(|| self.policies_changed(&id))
     }
 
     /// Forgets an Agent: nothing of it is allowed from here on.
     pub fn delete_agent(&mut self, namespace: &str, name: &str) -> Option<Change> {
         let id = (namespace.to_owned(), name.to_owned());
         self.now.agents.remove(&id)?;
-        self.publish();
+        self.publish_agents();
         Some(self.policies_changed(&id))
     }
 
@@ -215,13 +272,17 @@ impl Index {
     pub fn reset_agents(&mut self, agents: &[Agent]) -> Vec<Change> {
         let listed: HashMap<_, _> = agents
             .iter()
-            .map(|a| ((a.namespace().unwrap_or_default(), a.name_any()), Arc::new(policies_of(a))))
+            .map(|a| {
+                let id = (a.namespace().unwrap_or_default(), a.name_any());
+                (id, Arc::new(AgentView::of(a)))
+            })
             .collect();
         let old = std::mem::replace(&mut self.now.agents, listed);
         let ids: BTreeSet<_> = old.keys().chain(self.now.agents.keys()).cloned().collect();
-        self.publish();
+        self.publish_agents();
+        let policies = |view: Option<&Arc<AgentView>>| view.map(|v| v.policies.clone());
         ids.iter()
-            .filter(|id| old.get(*id) != self.now.agents.get(*id))
+            .filter(|id| policies(old.get(*id)) != policies(self.now.agents.get(*id)))
             .map(|id| self.policies_changed(id))
             .collect()
     }
@@ -248,6 +309,18 @@ impl Index {
             .collect();
         keys.sort();
         Change::Policies(keys)
+    }
+
+    fn publish_agents(&mut self) {
+        let exports = ExportTable::of(&self.now.agents, &self.exporting);
+        let changed = exports != *self.now.exports;
+        if changed {
+            self.now.exports = Arc::new(exports);
+        }
+        self.publish();
+        if changed {
+            self.exports.send_modify(|version| *version += 1);
+        }
     }
 
     fn publish(&self) {

@@ -3,6 +3,7 @@
 //! ```text
 //!  router → auth → service → catalog → gate → journal → dispatch (a Peer) → journal → answer
 //!  index (watch) → host (stage → receipt) → catalog
+//!  export (the route /v1/mcp) → the same gate, journal and dispatch
 //! ```
 //!
 //! Talks MCP, creates no pod, decides nothing about generations. It meets the operator in the API
@@ -25,5 +26,6 @@ pub mod router;
 pub mod run;
 pub mod service;
 
-pub use config::Config;
+pub use config::{Config, McpConfig};
+pub use export::secret::BearerSecret;
 pub use run::{GatewayError, Journal, run};

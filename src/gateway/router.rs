@@ -4,6 +4,7 @@
 //! ```text
 //!  POST GET DELETE  /v1/sessions/{namespace}/{session}/mcp[/{server}][/]
 //!  GET              /v1/sessions/{namespace}/{session}/trace
+//!  POST GET DELETE  /v1/mcp[/]   while it has a token (`export::route`)
 //!  anything else    404
 //! ```
 //!
@@ -13,6 +14,7 @@ use super::{
     answer::HttpRefusal,
     auth::{Auth, Caller, Right, bearer},
     call::Calls,
+    export::{Export, route},
     hosted::Sessions,
     index::{self, SessionView},
     rest,
@@ -58,6 +60,8 @@ pub struct Gateway {
     pub sessions: Sessions,
     /// The way for a call.
     pub calls: Arc<Calls>,
+    /// What `/v1/mcp` works with.
+    pub export: Export,
     /// MCP sessions.
     pub store: SessionStore,
     /// The journal, to read.
@@ -85,8 +89,11 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         .with_state(gateway)
 }
 
-/// Host and Origin, before anything else is looked at.
+/// Host and Origin, before anything else is looked at, but for the one route that has its own order.
 async fn guard(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
+    if let Some(tokens) = route::asked(&gateway, request.uri()) {
+        return route::serve(&gateway, &tokens, request).await;
+    }
     if let Err(refused) = server::guard(request.headers(), request.uri(), &gateway.allowed) {
         return *refused;
     }

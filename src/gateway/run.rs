@@ -5,6 +5,7 @@ use super::{
     auth::{ApiReviews, Auth, Times},
     call::Calls,
     config::Config,
+    export::{self, Bearer, Export, ExportSet},
     host::{self, Host, cluster::ApiCluster, connect::Connector, keys::LinkKeys},
     hosted::Sessions,
     index::{Index, watch},
@@ -104,18 +105,20 @@ pub async fn run(
 
     let metrics = GatewayMetrics::new(metrics);
     let clock = Arc::new(SystemClock);
-    let (index, sessions) = (Index::default(), Sessions::default());
+    let index = Index::new(config.mcp.export_namespaces.clone());
+    let (sessions, export_changes) = (Sessions::default(), index.export_changes());
     let cluster = Arc::new(ApiCluster::new(client.clone(), &config.pod_name));
     let keys = LinkKeys::default();
     let connector = Connector::new(&config, cluster.clone(), index.shared(), keys.clone())
         .map_err(GatewayError::Setting)?;
-    let prefix = uuid::Uuid::parse_str(&incarnation).map(|u| u.simple().to_string());
     let calls = Arc::new(Calls::new(
         journal.append.clone(),
         clock.clone(),
         metrics.clone(),
-        prefix.unwrap_or_else(|_| incarnation.clone()),
+        incarnation.clone(),
     ));
+    let set = Arc::new(ExportSet::new(None, index.shared(), sessions.clone()));
+    let export = Export { bearer: Bearer::default(), set: set.clone() };
     let gateway = Arc::new(Gateway {
         auth: Arc::new(Auth::new(
             Arc::new(ApiReviews::new(client.clone())),
@@ -126,6 +129,7 @@ pub async fn run(
         index: index.shared(),
         sessions: sessions.clone(),
         calls: calls.clone(),
+        export: export.clone(),
         store: SessionStore::new(config.store()),
         read: journal.read.clone(),
         reviews: TaskTracker::new(),
@@ -167,6 +171,15 @@ pub async fn run(
     };
     let secret = (config.namespace.clone(), config.link_keys.clone());
     let mut tasks: JoinSet<Result<&'static str, GatewayError>> = JoinSet::new();
+    if let Some(secret) = config.mcp.bearer.clone() {
+        let guard = readiness.guard("mcp bearer");
+        let (client, stop) = (client.clone(), stop_host.clone());
+        let watch = export::secret::watch(client, secret, export.bearer, guard, stop);
+        tasks.spawn(named("mcp bearer", watch));
+        let stop = stop_host.clone();
+        let exports = async move { set.watch(export_changes, stop).await };
+        tasks.spawn(named("exports", exports));
+    }
     tasks.spawn(named("watch", watch::run(client, feed, stop_host.clone())));
     tasks.spawn(named("host", host.run(stop_host.clone())));
     tasks.spawn(named("link keys", keys.load(cluster, secret, keyed, stop_host.clone())));
@@ -187,9 +200,11 @@ pub async fn run(
     gateway.draining.store(true, Ordering::Release);
     stop_serving.cancel();
     sessions.close_all();
+    gateway.store.end_endpoint(export::PATH);
     if tokio::time::timeout(config.grace, calls.finished()).await.is_err() {
         tracing::warn!("calls that did not finish are cut");
     }
+    calls.cut();
     // ends every connection to a server; what is still in flight ends as OutcomeUnknown
     stop_host.cancel();
     calls.finished().await;

@@ -3,13 +3,13 @@
 
 use super::{
     auth::{Auth, Caller, Right},
-    call::{Call, Calls, Refusal, Reply},
+    call::{Call, Calls, Ground, Refusal, Reply},
     hosted::Hosted,
 };
 use crate::{
     domain::identity::SessionKey,
     mcp::{
-        Answer, RawJson,
+        Answer,
         server::{Refused, ServerInfo, Service, ToolCall, ToolList},
         wire::RpcError,
     },
@@ -97,29 +97,21 @@ impl Service for Endpoint {
             server: self.server.clone(),
             subject: self.caller.user.clone(),
             tool: call.name,
+            alias: None,
             arguments: call.arguments,
             params: call.params,
             cancel: call.context.cancel,
             gone: call.context.gone,
         };
-        Box::pin(async move {
-            match calls.run(call).await {
-                Reply::Result(result) => Answer::Result(result),
-                Reply::Error(error) => Answer::Error(error),
-                Reply::Refused(refusal) => Answer::Error(error(&refusal)),
-            }
-        })
+        Box::pin(async move { answer(calls.run(call).await) })
     }
 
     fn refused(&self, refused: Refused) -> BoxFuture<'static, ()> {
         let (calls, hosted, caller) =
             (self.calls.clone(), self.hosted.clone(), self.caller.clone());
         Box::pin(async move {
-            let message = match refused.method {
-                Some(method) => format!("{method}: {}", refused.message),
-                None => refused.message,
-            };
-            calls.refuse_request(&hosted, &caller.user, refused.reason, &message).await;
+            let (ground, reason) = (Ground::Session(&hosted), refused.reason);
+            calls.refuse_request(ground, &caller.user, reason, &told(refused)).await;
         })
     }
 
@@ -128,6 +120,21 @@ impl Service for Endpoint {
     }
 }
 
-fn error(refusal: &Refusal) -> RawJson {
-    RpcError::because(refusal.reason, refusal.code, refusal.message.clone()).to_json()
+/// What the client gets.
+pub(super) fn answer(reply: Reply) -> Answer {
+    match reply {
+        Reply::Result(result) => Answer::Result(result),
+        Reply::Error(error) => Answer::Error(error),
+        Reply::Refused(Refusal { code, reason, message }) => {
+            Answer::Error(RpcError::because(reason, code, message).to_json())
+        }
+    }
+}
+
+/// What the record of a refused request says.
+pub(super) fn told(refused: Refused) -> String {
+    match refused.method {
+        Some(method) => format!("{method}: {}", refused.message),
+        None => refused.message,
+    }
 }

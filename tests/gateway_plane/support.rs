@@ -17,6 +17,7 @@ use awaken_operator::{
     gateway::{
         auth::{Auth, Caller, ReviewError, Reviews, Right, Times},
         call::Calls,
+        export::{Bearer, Export, ExportSet},
         handle::Surface,
         host::{
             Feeder, Host, Parts,
@@ -546,8 +547,12 @@ impl World {
             Arc::new(journal.clone()),
             Arc::new(FixedClock),
             counters,
-            format!("call-{incarnation}"),
+            incarnation.to_owned(),
         ));
+        let export = Export {
+            bearer: Bearer::default(),
+            set: Arc::new(ExportSet::new(None, shared.clone(), sessions.clone())),
+        };
         let reviews = Arc::new(FakeReviews::default());
         let gateway = Arc::new(Gateway {
             auth: Arc::new(Auth::new(reviews.clone(), [7; 32], times)),
@@ -555,6 +560,7 @@ impl World {
             index: shared,
             sessions: sessions.clone(),
             calls,
+            export,
             store: SessionStore::new(StoreConfig { max_body: 64 << 10, ..StoreConfig::default() }),
             read: Arc::new(journal.clone()),
             reviews: TaskTracker::new(),

@@ -1,18 +1,13 @@
 //! The records of a call. Only what was redacted goes in; pieces beyond the limit are digest and
 //! size alone.
 
-use super::{Call, Refused, Reply, outcome::Ending};
+use super::{Errand, Ground, Reply, outcome::Ending, refusal::Refused};
 use crate::{
     domain::{
         canonical::JsonProblem,
-        gate::Permit,
         reason::Reason,
         record::{Entry, Kind, Outcome, PAYLOAD_LIMIT, Payload},
         redact::Redactor,
-    },
-    gateway::{
-        handle::{Handle, Tool},
-        hosted::Hosted,
     },
     mcp::RawJson,
 };
@@ -32,105 +27,86 @@ impl Question {
     }
 }
 
-/// A call that passed every check.
-pub struct Begun<'a> {
-    /// Joins intent and outcome.
-    pub id: String,
-    /// As the caller sent it.
-    pub call: &'a Call,
-    /// The generation.
-    pub handle: &'a Handle,
-    /// The tool.
-    pub tool: &'a Tool,
-    /// The gate's.
-    pub permit: &'a Permit,
+/// The intent: durable before anything is sent.
+pub(super) fn intent(errand: &impl Errand, id: String, at: Timestamp, question: Question) -> Entry {
+    let arguments = question.0;
+    Entry { call: Some(id), arguments, ..errand.intended(errand.entry(at, Kind::Intent)) }
 }
 
-impl Begun<'_> {
-    /// The intent: durable before anything is sent.
-    pub fn intent(&self, at: Timestamp, question: Question) -> Entry {
-        Entry {
-            target: Some(self.handle.target.clone()),
-            credential: self.handle.credential.clone(),
-            descriptor: Some(self.tool.digest.clone()),
-            rule: Some(self.permit.rule().to_owned()),
-            arguments: question.0,
-            ..self.entry(at, Kind::Intent)
+/// The outcome: durable before the caller has the answer.
+pub(super) fn outcome(errand: &impl Errand, id: String, at: Timestamp, ending: &Ending) -> Entry {
+    let result = match &ending.reply {
+        Reply::Result(raw) | Reply::Error(raw) => {
+            Some(Payload::result(raw.as_str(), errand.redactor(), PAYLOAD_LIMIT))
         }
-    }
-
-    /// The outcome: durable before the caller has the answer.
-    pub fn outcome(&self, at: Timestamp, ending: &Ending) -> Entry {
-        let result = match &ending.reply {
-            Reply::Result(raw) | Reply::Error(raw) => {
-                Some(Payload::result(raw.as_str(), &self.handle.redactor, PAYLOAD_LIMIT))
-            }
-            Reply::Refused(_) => None,
-        };
-        Entry {
-            outcome: Some(ending.outcome),
-            reason: ending.reason,
-            message: ending.message.clone(),
-            result,
-            ..self.entry(at, Kind::Outcome)
-        }
-    }
-
-    fn entry(&self, at: Timestamp, kind: Kind) -> Entry {
-        Entry {
-            call: Some(self.id.clone()),
-            subject: Some(self.call.subject.as_ref().to_owned()),
-            session: Some(self.call.hosted.label.clone()),
-            attachment: Some(self.handle.attachment.clone()),
-            generation: Some(self.handle.generation),
-            tool: Some(self.permit.tool().to_owned()),
-            ..Entry::new(at, kind)
-        }
+        Reply::Refused(_) => None,
+    };
+    Entry {
+        call: Some(id),
+        outcome: Some(ending.outcome),
+        reason: ending.reason,
+        message: ending.message.clone(),
+        result,
+        ..errand.entry(at, Kind::Outcome)
     }
 }
 
 /// A call that was refused.
-pub(super) fn refused(at: Timestamp, call: &Call, refused: &Refused) -> Entry {
+pub(super) fn refused(
+    at: Timestamp,
+    ground: Ground<'_>,
+    (subject, tool): (&str, &str),
+    refused: &Refused,
+) -> Entry {
     let (attachment, generation) = refused.server.clone().unzip();
     let denied = matches!(refused.reason, Reason::Denied | Reason::UnknownTool);
     let mut entry = Entry {
         attachment,
         generation,
-        tool: Some(call.tool.clone()),
+        tool: Some(tool.to_owned()),
         rule: refused.rule.clone(),
         outcome: denied.then_some(Outcome::Denied),
         message: (!denied).then(|| refused.answer.message.clone()),
-        ..refusal(at, &call.hosted, &call.subject, refused.reason, None)
+        ..refusal(at, ground, subject, refused.reason, None)
     };
-    scrub(&mut entry, &call.hosted);
+    scrub(&mut entry, ground);
     entry
 }
 
 /// A refused request.
-pub fn refusal(
+pub(super) fn refusal(
     at: Timestamp,
-    hosted: &Hosted,
+    ground: Ground<'_>,
     subject: &str,
     reason: Reason,
     message: Option<&str>,
 ) -> Entry {
+    let session = match ground {
+        Ground::Session(hosted) => Some(hosted.label.clone()),
+        Ground::Installation(_) => None,
+    };
     let mut entry = Entry {
         subject: Some(subject.to_owned()),
-        session: Some(hosted.label.clone()),
+        session,
         reason: Some(reason),
         message: message.map(str::to_owned),
         ..Entry::new(at, Kind::Refusal)
     };
-    scrub(&mut entry, hosted);
+    scrub(&mut entry, ground);
     entry
 }
 
-/// A refused request may name anything: nothing that is secret to any server of the Session stays.
-fn scrub(entry: &mut Entry, hosted: &Hosted) {
-    for redactor in hosted.catalogs.load().redactors() {
+/// A refused request may name anything: nothing stays that is secret to any server of the Session,
+/// or to the installation.
+fn scrub(entry: &mut Entry, ground: Ground<'_>) {
+    let mut clean = |redactor: &Redactor| {
         for text in [&mut entry.tool, &mut entry.message].into_iter().flatten() {
             *text = redactor.text(text).into_owned();
         }
+    };
+    match ground {
+        Ground::Session(hosted) => hosted.catalogs.load().redactors().for_each(&mut clean),
+        Ground::Installation(redactor) => clean(redactor),
     }
     // last, since a value that is cut is not found any more
     entry.scrub(&Redactor::default());

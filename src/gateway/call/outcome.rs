@@ -3,8 +3,7 @@
 
 use super::{INTERNAL, Refusal, Reply};
 use crate::{
-    domain::{reason::Reason, record::Outcome},
-    gateway::handle::Handle,
+    domain::{reason::Reason, record::Outcome, redact::Redactor},
     mcp::{Answer, PeerError, RawJson, Sent},
 };
 use serde::Deserialize;
@@ -36,13 +35,22 @@ impl Ending {
     }
 
     /// There is no answer.
-    pub fn failed(error: &PeerError, handle: &Handle) -> Self {
+    pub fn failed(error: &PeerError, redactor: &Redactor) -> Self {
         let (outcome, reason) = classify(error);
         let may_have_run = match outcome {
             Outcome::TransportError | Outcome::Cancelled => "",
             _ => "; it may have run and is not sent again",
         };
-        let message = handle.redactor.text(&format!("{error}{may_have_run}")).into_owned();
+        Self::refused((outcome, reason), &format!("{error}{may_have_run}"), redactor)
+    }
+
+    /// There is no answer but ours.
+    pub fn refused(
+        (outcome, reason): (Outcome, Reason),
+        message: &str,
+        redactor: &Redactor,
+    ) -> Self {
+        let message = redactor.text(message).into_owned();
         let refusal = Refusal { code: INTERNAL, reason, message: message.clone() };
         Self {
             outcome,
@@ -56,14 +64,8 @@ impl Ending {
     pub fn panicked() -> Self {
         let message =
             "the gateway failed while the call ran; it may have run and is not sent again";
-        let refusal =
-            Refusal { code: INTERNAL, reason: Reason::OutcomeUnknown, message: message.to_owned() };
-        Self {
-            outcome: Outcome::OutcomeUnknown,
-            reason: Some(Reason::OutcomeUnknown),
-            message: Some(message.to_owned()),
-            reply: Reply::Refused(refusal),
-        }
+        let unknown = (Outcome::OutcomeUnknown, Reason::OutcomeUnknown);
+        Self::refused(unknown, message, &Redactor::default())
     }
 
     /// The same for a caller who went away before the answer: what is known stays in the record.

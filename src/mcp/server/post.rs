@@ -5,6 +5,7 @@ use super::{
     headers::{self, Accept, SESSION_ID},
     initialize,
     pending::Pending,
+    progress::Progress,
     respond,
     session::McpSession,
     stream,
@@ -234,21 +235,31 @@ impl Post<'_> {
             .ok_or_else(|| Refusal::params(Reason::InvalidArguments, "tools/call needs params"))?;
         let (name, arguments) = tool_and_arguments(&params)?;
         let in_flight = session.begin(id.clone()).ok_or_else(duplicate)?;
+        let asked = || Progress::asked(&params, session.revision());
+        let progress = self.accept.sse.then(asked).flatten();
         let context = RequestContext {
             session: session.id().clone(),
             id: id.clone(),
             revision: session.revision(),
             cancel: in_flight.cancel.clone(),
             gone: in_flight.gone.clone(),
+            progress: progress.as_ref().map(Progress::sink),
         };
         let call = self.service.call(ToolCall { name, arguments, params, context });
         let mut pending = Pending::new(call, in_flight, self.store.orphans().clone());
         let config = self.store.config();
         if self.accept.json {
-            let answer = if self.accept.sse {
-                tokio::time::timeout(config.json_within, &mut pending).await.ok()
-            } else {
-                Some((&mut pending).await)
+            let within = config.json_within;
+            let answer = match &progress {
+                // the first report makes it a stream
+                Some(progress) => tokio::select! {
+                    biased;
+                    answer = &mut pending => Some(answer),
+                    () = progress.told() => None,
+                    () = tokio::time::sleep(within) => None,
+                },
+                None if self.accept.sse => tokio::time::timeout(within, &mut pending).await.ok(),
+                None => Some((&mut pending).await),
             };
             match answer {
                 Some(Some(answer)) => {
@@ -260,6 +271,7 @@ impl Post<'_> {
             }
         }
         let ended = self.service.ended();
+        let pending = (pending, progress);
         Ok(respond::stream(stream::answer(pending, id.clone(), ended, config.keep_alive)))
     }
 

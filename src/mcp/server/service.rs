@@ -1,6 +1,6 @@
 //! What the HTTP server asks of the one behind it: the only seam between protocol and policy.
 
-use super::ToolList;
+use super::{ProgressSink, ToolList};
 use crate::{
     domain::reason::Reason,
     mcp::{
@@ -65,6 +65,8 @@ pub struct RequestContext {
     /// Cancelled when the connection that waits for the answer is gone. That is no cancellation:
     /// the call goes on to its end, but nobody will hear of it.
     pub gone: CancellationToken,
+    /// Takes progress, if the client asked for it and can hear of it.
+    pub progress: Option<ProgressSink>,
 }
 
 /// A request that was refused before the service saw it.

@@ -1,6 +1,6 @@
 //! The two SSE streams: the one that ends with an answer, and the one that stays for notices.
 
-use super::{Service, pending::Pending, respond, session::Listening};
+use super::{Service, pending::Pending, progress::Progress, respond, session::Listening};
 use crate::mcp::{
     legacy::Revision,
     wire::{self, Id},
@@ -15,9 +15,9 @@ const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const OPEN: Bytes = Bytes::from_static(b": open\n\n");
 const LIST_CHANGED: &str = "notifications/tools/list_changed";
 
-/// A stream that ends with the answer of a call.
+/// A stream that ends with the answer of a call; its progress goes before.
 pub(super) fn answer(
-    pending: Pending,
+    (pending, progress): (Pending, Option<Progress>),
     id: Id,
     ended: CancellationToken,
     keep_alive: Duration,
@@ -27,24 +27,34 @@ pub(super) fn answer(
         let primes = session.revision() >= Revision::V2025_11_25;
         primes.then(|| Bytes::from(format!("id: {}-0\ndata:\n\n", session.next_stream())))
     });
-    events((Some(pending), prime), move |(pending, prime)| {
+    events((Some(pending), progress, prime), move |(pending, mut progress, prime)| {
         let (id, ended) = (id.clone(), ended.clone());
         async move {
             if prime.is_some() {
-                return prime.map(|p| (p, (pending, None)));
+                return prime.map(|p| (p, (pending, progress, None)));
             }
             let mut pending = pending?;
             tokio::select! {
                 biased;
                 answer = &mut pending => {
                     let message = wire::response(Some(&id), &answer?);
-                    Some((respond::event(&message), (None, None)))
+                    Some((respond::event(&message), (None, None, None)))
                 }
                 () = ended.cancelled() => None,
-                () = tokio::time::sleep(keep_alive) => Some((KEEP_ALIVE, (Some(pending), None))),
+                notice = next(progress.as_mut()) => Some((notice, (Some(pending), progress, None))),
+                () = tokio::time::sleep(keep_alive) => {
+                    Some((KEEP_ALIVE, (Some(pending), progress, None)))
+                }
             }
         }
     })
+}
+
+async fn next(progress: Option<&mut Progress>) -> Bytes {
+    match progress {
+        Some(progress) => progress.next().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The stream of a GET: a notice whenever the list that the client knows is no longer the list.

@@ -1,0 +1,176 @@
+//! Calls of the servers that are attached to a Session: found in its catalog, let through by its
+//! ToolSets, recorded in its chain.
+
+use super::{Calls, Errand, Ground, Question, Reply, outcome::Ending, params, refusal::Refused};
+use crate::{
+    domain::{
+        gate::{self, Permit},
+        record::{Entry, Kind},
+        redact::Redactor,
+    },
+    gateway::{
+        catalog::Catalog,
+        handle::{Handle, NoPlace, Tool},
+        hosted::Hosted,
+    },
+    journal::Chain,
+    mcp::{Answer, ConnectionFailure, Outgoing, Peer, PeerError, RawJson, Sent},
+};
+use jiff::Timestamp;
+use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+
+/// A call as the caller sent it.
+#[derive(Debug)]
+pub struct Call {
+    /// The Session.
+    pub hosted: Arc<Hosted>,
+    /// The server, on an endpoint of one server.
+    pub server: Option<Arc<str>>,
+    /// User name of the caller.
+    pub subject: Arc<str>,
+    /// The tool as the endpoint names it.
+    pub tool: String,
+    /// The tool as the caller named it, where that is another name.
+    pub alias: Option<String>,
+    /// The arguments, raw.
+    pub arguments: Option<RawJson>,
+    /// The whole params, raw.
+    pub params: RawJson,
+    /// Cancelled when the caller cancels.
+    pub cancel: CancellationToken,
+    /// Cancelled when the caller no longer waits. The call goes on.
+    pub gone: CancellationToken,
+}
+
+impl Call {
+    fn shown(&self) -> &str {
+        self.alias.as_deref().unwrap_or(&self.tool)
+    }
+}
+
+/// What passed every check and has a place, which it keeps until it is on record how it ended.
+struct Attached<'a> {
+    call: &'a Call,
+    handle: Arc<Handle>,
+    tool: Arc<Tool>,
+    permit: Permit,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Calls {
+    pub(super) async fn attached(&self, call: &Call) -> Reply {
+        match admit(call) {
+            Ok((errand, question)) => self.carry_out(&errand, question).await,
+            Err(refused) => {
+                let ground = Ground::Session(&call.hosted);
+                self.refuse(ground, (&call.subject, &call.tool), refused).await
+            }
+        }
+    }
+}
+
+/// Every check, none of which waits.
+fn admit(call: &Call) -> Result<(Attached<'_>, Question), Refused> {
+    // a draining generation left the catalog before it began to refuse: look again
+    for _ in 0..3 {
+        let catalog: Arc<Catalog> = call.hosted.catalogs.load();
+        let found = catalog
+            .find(call.server.as_deref(), &call.tool)
+            .ok_or_else(|| Refused::unknown(call.shown()))?;
+        let permit = gate::pass(found.server.policy.as_deref(), &found.tool.name)
+            .map_err(|rule| Refused::denied(call.shown(), Some(&found), rule))?;
+        let question = Question::read(call.arguments.as_ref(), &found.server.handle.redactor)
+            .map_err(|problem| Refused::arguments(&found, &problem))?;
+        match found.server.handle.admit() {
+            Ok(place) => {
+                let (handle, tool) = (found.server.handle.clone(), found.tool.clone());
+                return Ok((Attached { call, handle, tool, permit, _place: place }, question));
+            }
+            Err(NoPlace::Full) => return Err(Refused::full(&found)),
+            Err(NoPlace::Draining) => {}
+        }
+    }
+    Err(Refused::leaving(&call.hosted.label))
+}
+
+impl Errand for Attached<'_> {
+    fn chain(&self) -> (&Chain, i64) {
+        (&self.call.hosted.chain, self.call.hosted.epoch)
+    }
+
+    fn entry(&self, at: Timestamp, kind: Kind) -> Entry {
+        Entry {
+            subject: Some(self.call.subject.as_ref().to_owned()),
+            session: Some(self.call.hosted.label.clone()),
+            attachment: Some(self.handle.attachment.clone()),
+            generation: Some(self.handle.generation),
+            tool: Some(self.permit.tool().to_owned()),
+            ..Entry::new(at, kind)
+        }
+    }
+
+    fn intended(&self, entry: Entry) -> Entry {
+        Entry {
+            target: Some(self.handle.target.clone()),
+            credential: self.handle.credential.clone(),
+            descriptor: Some(self.tool.digest.clone()),
+            rule: Some(self.permit.rule().to_owned()),
+            ..entry
+        }
+    }
+
+    fn redactor(&self) -> &Redactor {
+        &self.handle.redactor
+    }
+
+    fn abandoned(&self) -> bool {
+        self.call.gone.is_cancelled()
+    }
+
+    async fn make(&self) -> Ending {
+        let (call, handle) = (self.call, &*self.handle);
+        if call.cancel.is_cancelled() {
+            return Ending::failed(&PeerError::Cancelled, &handle.redactor);
+        }
+        let name = self.permit.tool();
+        let params = params::toward_server(name, call.arguments.as_ref(), &call.params);
+        let peer = handle.peer();
+        let mut answer = ask(call, handle, &*peer, params.clone()).await;
+        // refused before it ran, since the server forgot the MCP session: once more
+        if let Err(PeerError::Connection {
+            sent: Sent::No,
+            kind: ConnectionFailure::SessionLost,
+            ..
+        }) = &answer
+            && let Some(fresh) = handle.renewed(&peer).await
+        {
+            answer = ask(call, handle, &*fresh, params).await;
+        }
+        answer.map_or_else(|error| Ending::failed(&error, &handle.redactor), Ending::answered)
+    }
+}
+
+async fn ask(
+    call: &Call,
+    handle: &Handle,
+    peer: &dyn Peer,
+    params: RawJson,
+) -> Result<Answer, PeerError> {
+    let request = Outgoing {
+        method: "tools/call",
+        params: Some(params),
+        timeout: handle.call_timeout(),
+        cancel: call.cancel.clone(),
+    };
+    tokio::select! {
+        biased;
+        answer = peer.request(request) => answer,
+        () = handle.cut().cancelled() => Err(PeerError::Connection {
+            sent: Sent::Maybe,
+            kind: ConnectionFailure::Unreachable,
+            message: "the server was taken out of service while the call ran".to_owned(),
+        }),
+    }
+}

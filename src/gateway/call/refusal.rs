@@ -1,0 +1,122 @@
+//! Calls that do not pass, and calls whose record was not taken: what the record says, and what
+//! the caller is told. Pure.
+
+use super::{INTERNAL, INVALID_PARAMS, Refusal};
+use crate::{
+    domain::{canonical::JsonProblem, reason::Reason},
+    gateway::catalog::Found,
+    journal::AppendError,
+};
+
+/// A call that does not pass.
+pub struct Refused {
+    /// For the record.
+    pub reason: Reason,
+    /// The rule that denied it.
+    pub rule: Option<String>,
+    /// Attachment and generation, where the name led to one.
+    pub server: Option<(String, i64)>,
+    /// For the caller.
+    pub answer: Refusal,
+}
+
+impl Refused {
+    /// The same for record and caller.
+    pub fn new(answer: Refusal) -> Self {
+        Self { reason: answer.reason, rule: None, server: None, answer }
+    }
+
+    fn about(found: &Found<'_>, answer: Refusal) -> Self {
+        let handle = &found.server.handle;
+        let server = Some((handle.attachment.clone(), handle.generation));
+        Self { server, ..Self::new(answer) }
+    }
+
+    /// There is no such tool.
+    pub fn unknown(shown: &str) -> Self {
+        Self::new(unknown(shown))
+    }
+
+    /// On record as denied; to the caller the same as unknown.
+    pub fn denied(shown: &str, found: Option<&Found<'_>>, rule: String) -> Self {
+        let refused = match found {
+            Some(found) => Self::about(found, unknown(shown)),
+            None => Self::unknown(shown),
+        };
+        Self { reason: Reason::Denied, rule: Some(rule), ..refused }
+    }
+
+    /// Its generation takes no call and has no successor here.
+    pub fn leaving(session: &str) -> Self {
+        let message = format!("{session} is not served here any more");
+        Self::new(Refusal::new(INTERNAL, Reason::NotServing, message))
+    }
+
+    /// As many calls of its server as allowed are in flight.
+    pub fn full(found: &Found<'_>) -> Self {
+        let limit = found.server.handle.limits.max_concurrent_calls;
+        Self::about(found, too_many(i64::from(limit)))
+    }
+
+    /// As many calls of management tools as allowed are in flight.
+    pub fn crowded(limit: usize) -> Self {
+        Self::new(too_many(limit as i64))
+    }
+
+    /// The arguments of a server's tool cannot be used.
+    pub fn arguments(found: &Found<'_>, problem: &JsonProblem) -> Self {
+        Self::about(found, unusable(problem))
+    }
+
+    /// The arguments of a management tool cannot be used.
+    pub fn arguments_of_ours(problem: &JsonProblem) -> Self {
+        Self::new(unusable(problem))
+    }
+}
+
+fn too_many(limit: i64) -> Refusal {
+    let message = format!("{limit} calls are in flight, as many as allowed");
+    Refusal::new(INTERNAL, Reason::TooManyCalls, message)
+}
+
+fn unusable(problem: &JsonProblem) -> Refusal {
+    let reason = match problem {
+        JsonProblem::RepeatedKey { .. } => Reason::RepeatedKey,
+        _ => Reason::InvalidArguments,
+    };
+    Refusal::new(INVALID_PARAMS, reason, problem.to_string())
+}
+
+/// The same words for a tool that is not there and for one that is denied.
+fn unknown(tool: &str) -> Refusal {
+    let shown: String = tool.chars().take(128).collect();
+    Refusal::new(INVALID_PARAMS, Reason::UnknownTool, format!("Unknown tool: {shown}"))
+}
+
+/// Nothing was sent, since it could not be recorded.
+pub fn not_recorded(error: &AppendError) -> Refusal {
+    match error {
+        AppendError::Fenced { .. } => Refusal::new(
+            INTERNAL,
+            Reason::NotServing,
+            "another gateway serves the Session now; nothing was sent",
+        ),
+        _ => Refusal::new(
+            INTERNAL,
+            Reason::JournalUnavailable,
+            "the journal cannot take the record, so nothing was sent",
+        ),
+    }
+}
+
+/// It was sent and has an end that could not be recorded: the end is not told either.
+pub fn unrecorded(error: &AppendError) -> Refusal {
+    let why = match error {
+        AppendError::Fenced { .. } | AppendError::AlreadyEnded => {
+            "another gateway took the Session over while the call ran"
+        }
+        _ => "the journal did not take the record of how the call ended",
+    };
+    let message = format!("{why}; the call may have run and is not sent again");
+    Refusal::new(INTERNAL, Reason::OutcomeUnknown, message)
+}
