@@ -90,6 +90,9 @@ pub struct OperatorFlags {
     /// How many Sessions are reconciled side by side.
     #[arg(long, env = "AWAKEN_WORKERS", default_value_t = 8)]
     pub workers: usize,
+    /// A namespace whose Agents may export tools; * is every namespace. May be repeated.
+    #[arg(long = "export-namespace", value_name = "NAMESPACE")]
+    pub export_namespaces: Vec<String>,
 }
 
 /// Flags of `awaken gateway`.
@@ -239,6 +242,7 @@ impl OperatorFlags {
                 pull_policy: Some(self.shim_image_pull_policy),
             },
             workers: self.workers,
+            export_namespaces: Namespaces::new(self.export_namespaces),
         }
     }
 }

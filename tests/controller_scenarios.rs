@@ -3,6 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+#[path = "controller_scenarios/exports.rs"]
+mod exports;
+#[path = "controller_scenarios/on_demand.rs"]
+mod on_demand;
 mod support;
 
 use serde_json::json;
@@ -380,8 +384,9 @@ async fn a_session_of_somebody_else_is_never_adopted() {
     let taken = until(&api, "agents", "coder", "Ready", false, "SessionNameTaken").await;
     assert!(condition(&taken, "Stalled").0);
     until(&api, "mcpattachments", "issues", "Ready", false, "SessionNameTaken").await;
-    let session = api.get("sessions", NS, "coder").unwrap();
-    assert!(session.get("status").is_none() && session["metadata"].get("finalizers").is_none());
+    let session = until(&api, "sessions", "coder", "Ready", false, "SessionNotOnDemand").await;
+    assert!(session["metadata"].get("finalizers").is_none());
+    assert_eq!(entries(&api, "coder"), Vec::<serde_json::Value>::new());
     api.delete("sessions", NS, "coder");
     until(&api, "mcpattachments", "issues", "Ready", true, "Active").await;
 }

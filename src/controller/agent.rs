@@ -1,4 +1,4 @@
-//! Agent: its Standing Session, and what its status says.
+//! Agent: its Standing Session, if it has one, and what its status says.
 
 use super::{
     Context, Error,
@@ -11,10 +11,12 @@ use super::{
 use crate::{
     api::{
         Agent, AgentStatus, Session,
+        agent::SessionMode,
         condition::{ACCEPTED, READY, RECONCILING, STALLED, set},
     },
     domain::reason::{Class, Reason},
 };
+use jiff::Timestamp;
 use kube::ResourceExt;
 use std::sync::Arc;
 
@@ -25,6 +27,8 @@ pub enum Standing {
     Ours(Arc<Session>),
     /// It belonged to an Agent that is gone, and goes too.
     Leaving(Arc<Session>),
+    /// The Agent takes the Sessions that users make, and has none of its own.
+    OnDemand,
     /// None that we may touch, and why.
     None(Problem),
 }
@@ -40,6 +44,11 @@ pub async fn ensure_session(ctx: &Context, seen: &mut Seen) -> Result<Standing, 
         (None, _) => {
             let cause = format!("The Agent {:?} does not exist.", seen.key.name);
             return Ok(Standing::None(Problem::new(Reason::AgentNotFound, cause)));
+        }
+        (Some(agent), found) if agent.spec.session.mode == SessionMode::OnDemand => {
+            // One that an Agent of this name had when it was Standing goes as that Agent went.
+            let former = found.filter(|s| ownership(s, agent) == Ownership::Former);
+            return Ok(former.map_or(Standing::OnDemand, Standing::Leaving));
         }
         (Some(agent), Some(session)) => (agent, session),
         (Some(agent), None) => match ctx.apply.create_session(&standing(agent)).await? {
@@ -67,6 +76,7 @@ pub async fn ensure_session(ctx: &Context, seen: &mut Seen) -> Result<Standing, 
 fn is_managed(session: &Session) -> bool {
     let owner = session.metadata.owner_references.iter().flatten();
     session.finalizers().iter().any(|f| f == FINALIZER)
+        && session.spec.agent_ref.name == session.name_any()
         && owner.into_iter().any(|o| o.kind == "Agent" && o.name == session.name_any())
 }
 
@@ -76,7 +86,8 @@ pub fn summary(view: &View<'_>, plan: &Plan) -> String {
     format!("{serving}/{}", plan.judged.len())
 }
 
-/// How all attachments do together; those that are suspended are as their owner wants them.
+/// How all attachments do together in one Session; those that are suspended are as their owner
+/// wants them.
 pub fn overall(view: &View<'_>, plan: &Plan) -> Health {
     let all: Vec<_> = plan.judged.iter().map(|j| (j, health(view, j))).collect();
     let serving = all.iter().any(|(_, h)| h.serving);
@@ -84,53 +95,69 @@ pub fn overall(view: &View<'_>, plan: &Plan) -> Health {
         let stalled = !ready && reason.class() == Class::Permanent;
         Health { ready, serving, reconciling: !ready && !stalled, stalled, reason, message }
     };
-    if let Some(problem) = view.blocked {
+    let (no_session, blocked): (Option<_>, Option<_>) = match view.blocked {
+        Some(problem) if problem.reason == Reason::NoSession => (Some(problem), None),
+        other => (None, other),
+    };
+    if let Some(problem) = blocked {
         return with(false, problem.reason, problem.message.clone());
     }
-    if !plan.dangling.is_empty() {
-        let Problem { reason, message } = dangling(plan);
+    if let Some(Problem { reason, message }) = dangling(plan) {
         return with(false, reason, message);
-    }
-    if plan.judged.is_empty() {
-        return with(true, Reason::NoAttachments, Reason::NoAttachments.meaning().to_owned());
     }
     let waiting: Vec<_> = all
         .iter()
         .filter(|(j, h)| !h.ready && !j.is_suspended())
         .map(|(j, h)| format!("{} ({})", j.attachment.name_any(), h.reason))
         .collect();
-    if waiting.is_empty() {
-        return with(true, Reason::Ready, Reason::Ready.meaning().to_owned());
+    if !waiting.is_empty() {
+        let others = || all.iter().filter(|(j, _)| !j.is_suspended());
+        let stuck = others().all(|(_, h)| h.ready || h.stalled);
+        let message = format!("Not in service: {}.", few(&waiting));
+        let health = with(false, Reason::WaitingForAttachments, message);
+        return Health { stalled: stuck, reconciling: !stuck, ..health };
     }
-    let stuck = all.iter().filter(|(j, _)| !j.is_suspended()).all(|(_, h)| h.ready || h.stalled);
-    let message = format!("Not in service: {}.", few(&waiting));
-    let health = with(false, Reason::WaitingForAttachments, message);
-    Health { stalled: stuck, reconciling: !stuck, ..health }
+    match no_session {
+        Some(problem) => Health::without_session(problem),
+        None if all.is_empty() => {
+            with(true, Reason::NoAttachments, Reason::NoAttachments.meaning().to_owned())
+        }
+        None => with(true, Reason::Ready, Reason::Ready.meaning().to_owned()),
+    }
 }
 
-fn dangling(plan: &Plan) -> Problem {
-    let cause = format!("ToolSets name attachments that do not exist: {}.", few(&plan.dangling));
-    Problem::new(Reason::AttachmentMissing, cause)
+/// What is wrong when ToolSets name attachments that do not exist.
+pub fn dangling(plan: &Plan) -> Option<Problem> {
+    let names = &plan.dangling;
+    let cause = || format!("ToolSets name attachments that do not exist: {}.", few(names));
+    (!names.is_empty()).then(|| Problem::new(Reason::AttachmentMissing, cause()))
+}
+
+/// How an Agent does whose spec has this problem: what is whole goes on.
+pub fn refused(overall: &Health, problem: &Problem) -> Health {
+    let Problem { reason, message } = problem.clone();
+    let stalled = reason.class() == Class::Permanent;
+    let (reconciling, serving) = (!stalled, overall.serving);
+    Health { ready: false, serving, reconciling, stalled, reason, message }
 }
 
 /// The Agent's status.
 pub fn status(
-    view: &View<'_>,
-    plan: &Plan,
     agent: &Agent,
+    now: Timestamp,
+    overall: &Health,
+    accepted: &Result<(), Problem>,
+    attachments: String,
     session: Option<&Session>,
 ) -> AgentStatus {
     let observed = agent.metadata.generation;
-    let overall = overall(view, plan);
     let mut conditions = agent.status.clone().unwrap_or_default().conditions;
     let mut put = |type_, status, reason, message: &str| {
-        set(&mut conditions, type_, status, reason, message, observed, view.now);
+        set(&mut conditions, type_, status, reason, message, observed, now);
     };
-    if plan.dangling.is_empty() {
-        put(ACCEPTED, true, Reason::Accepted, "Every ToolSet has its attachment.");
-    } else {
-        let Problem { reason, message } = dangling(plan);
-        put(ACCEPTED, false, reason, &message);
+    match accepted {
+        Ok(()) => put(ACCEPTED, true, Reason::Accepted, "Every ToolSet has its attachment."),
+        Err(Problem { reason, message }) => put(ACCEPTED, false, *reason, message),
     }
     put(READY, overall.ready, overall.reason, &overall.message);
     put(RECONCILING, overall.reconciling, overall.reason, "");
@@ -139,6 +166,6 @@ pub fn status(
         observed_generation: observed,
         conditions,
         session: session.map(ResourceExt::name_any),
-        attachments: Some(summary(view, plan)),
+        attachments: Some(attachments),
     }
 }

@@ -214,6 +214,31 @@ impl Apply {
         within(object, api.patch_status(&name, &params, &patch)).await.map(Some)
     }
 
+    /// Holds a Session: puts our finalizer on. Gives back the Session as it is now, or none when
+    /// there was nothing to write.
+    ///
+    /// # Errors
+    /// [`ApplyError::Conflict`] when it changed meanwhile; others as they are.
+    pub async fn hold(
+        &self,
+        session: &Session,
+        finalizer: &str,
+    ) -> Result<Option<Session>, ApplyError> {
+        let present = session.finalizers();
+        if present.iter().any(|f| f == finalizer) {
+            return Ok(None);
+        }
+        let all: Vec<_> = present.iter().map(String::as_str).chain([finalizer]).collect();
+        let patch = json!({
+            "metadata": {"resourceVersion": session.resource_version(), "finalizers": all},
+        });
+        let api = self.api::<Session>(session);
+        let params = patch_params();
+        self.count("Session", "hold");
+        let name = session.name_any();
+        within(session, api.patch(&name, &params, &Patch::Merge(&patch))).await.map(Some)
+    }
+
     /// Lets a Session go: takes our finalizer off.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ pub struct View<'a> {
     pub entries: &'a [Generation],
     /// Whether the Session's host is alive.
     pub alive: bool,
-    /// What keeps the whole Session.
+    /// What keeps the whole Session; or that there is none, which keeps nothing from being ready.
     pub blocked: Option<&'a Problem>,
 }
 
@@ -51,6 +51,20 @@ pub struct Health {
     pub message: String,
 }
 
+impl Health {
+    /// The smaller, the worse.
+    pub fn rank(&self) -> (bool, bool, bool) {
+        (self.ready, self.serving, !self.stalled)
+    }
+
+    /// As it should be, though there is no Session.
+    pub fn without_session(problem: &Problem) -> Self {
+        let Problem { reason, message } = problem.clone();
+        let (serving, reconciling, stalled) = (false, false, false);
+        Self { ready: true, serving, reconciling, stalled, reason, message }
+    }
+}
+
 /// How an attachment does.
 pub fn health(view: &View<'_>, judged: &Judged) -> Health {
     let serving = serving(view, judged);
@@ -65,6 +79,9 @@ pub fn health(view: &View<'_>, judged: &Judged) -> Health {
         Health { ready: false, serving, reconciling, stalled, reason, message }
     };
     let problem = judged.accepted.as_ref().err().or(judged.held.as_ref()).or(view.blocked);
+    if let Some(problem) = problem.filter(|p| p.reason == Reason::NoSession) {
+        return Health::without_session(problem);
+    }
     if let Some(Problem { reason, message }) = problem {
         return from(*reason, message.clone());
     }
@@ -131,11 +148,10 @@ fn clock_time(at: Timestamp) -> String {
     at.to_zoned(TimeZone::UTC).strftime("%H:%M:%SZ").to_string()
 }
 
-/// The attachment's status.
-pub fn status(view: &View<'_>, judged: &Judged) -> McpAttachmentStatus {
+/// The attachment's status: what is told of it, with the numbers of the Session of this view.
+pub fn status(view: &View<'_>, judged: &Judged, health: &Health) -> McpAttachmentStatus {
     let attachment = &judged.attachment;
     let old = attachment.status.clone().unwrap_or_default();
-    let health = health(view, judged);
     let observed = attachment.metadata.generation;
     let mut conditions = old.conditions;
     let mut put = |type_, status, reason, message: &str| {

@@ -2,26 +2,30 @@
 //! server alone.
 //!
 //! ```text
-//!  watch ──► queue (keys of Sessions) ──► session::reconcile
+//!  watch ──► wake ──► queue (keys) ──► session::reconcile
 //!                                          resolve: every read
 //!                                          plan, domain::lifecycle, build: pure
 //!                                          apply: every write
 //! ```
 //!
-//! One reconcile serves a Session, its Agent and its attachments, so that they are decided on one
-//! view. Only the holder of the Lease reconciles.
+//! One reconcile serves the Session of a name, and the Agent of that name with its attachments, so
+//! that a Standing Agent is decided on one view. Only the holder of the Lease reconciles.
 
+pub mod advance;
 pub mod agent;
 pub mod apply;
 pub mod attachment;
 pub mod build;
 pub mod events;
+pub mod exports;
 pub mod hosts;
 pub mod keys;
 pub mod latest;
+pub mod launch;
 pub mod metrics;
 pub mod plan;
 pub mod pods;
+pub mod project;
 pub mod queue;
 pub mod refs;
 pub mod resolve;
@@ -29,10 +33,12 @@ pub mod scrub;
 pub mod seen;
 pub mod session;
 pub mod target;
+pub mod tries;
+pub mod wake;
 pub mod watch;
 
 use crate::{
-    domain::{Clock, identity::SessionKey, lifecycle::Ignored},
+    domain::{Clock, export::Namespaces, identity::SessionKey, lifecycle::Ignored},
     process::{
         health::Guard,
         lease::{self, Held, Keeper, LeaseError},
@@ -54,6 +60,7 @@ use std::{
 };
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
+use tries::Tries;
 
 /// Name of the operator's Lease.
 const LEASE: &str = "awaken-operator";
@@ -76,6 +83,8 @@ pub struct Config {
     pub gateways: GatewayPeers,
     /// How many Sessions are looked at side by side.
     pub workers: usize,
+    /// Where Agents may export tools.
+    pub export_namespaces: Namespaces,
 }
 
 impl Config {
@@ -125,6 +134,10 @@ pub struct Context {
     pub events: Events,
     /// What is counted.
     pub metrics: ControllerMetrics,
+    /// Keys that are due.
+    pub queue: Arc<Queue<SessionKey>>,
+    /// Requests for another try that Sessions took up.
+    pub tries: Tries,
     ignored: Mutex<HashMap<SessionKey, HashSet<Ignored>>>,
 }
 
@@ -204,9 +217,18 @@ pub async fn run(
             gateways,
             latest,
             source_key,
+            config.export_namespaces.clone(),
         );
-        let ignored = Mutex::default();
-        let ctx = Arc::new(Context { config, resolve, apply, events, metrics, ignored });
+        let ctx = Arc::new(Context {
+            config,
+            resolve,
+            apply,
+            events,
+            metrics,
+            queue: queue.clone(),
+            tries: Tries::default(),
+            ignored: Mutex::default(),
+        });
         work(ctx, queue, held).await
     });
     let ended = tokio::select! {

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     api::{
         Agent, McpAttachment, RECONCILE_REQUESTED_AT,
-        agent::Environment,
+        agent::{Environment, SessionMode},
         attachment::{AttachmentLimits, Http, SandboxStdio, SecretKeyRef},
         session::FrozenEnvironment,
     },
@@ -69,13 +69,13 @@ impl Judged {
 pub fn plan(seen: &Seen) -> Plan {
     let frozen = seen.session.as_ref().and_then(|s| s.status.as_ref()?.environment.as_ref());
     let wanted = seen.agent.as_ref().and_then(|a| a.spec.environment.as_ref());
-    let environment = freeze(frozen, wanted, seen.now);
+    let environment = freeze(frozen, wanted, mode(seen), seen.now);
     let mut attachments = seen.attachments.clone();
     attachments.sort_by_key(|a| (a.metadata.creation_timestamp.clone(), a.metadata.uid.clone()));
     let mut taken = Taken::default();
     let judged: Vec<_> = attachments
         .into_iter()
-        .map(|a| judge(seen, wanted.and(environment.as_ref()), &mut taken, a))
+        .map(|a| judge(seen, usable(seen, environment.as_ref()), &mut taken, a))
         .collect();
     let mut desired: Vec<_> = judged.iter().map(desire).collect();
     desired.extend(seen.unreadable.iter().map(|uid| Desired {
@@ -87,13 +87,28 @@ pub fn plan(seen: &Seen) -> Plan {
     Plan { desired, environment, dangling: dangling(seen), judged }
 }
 
-/// The next revision when the Agent's environment differs from what is frozen.
+fn mode(seen: &Seen) -> SessionMode {
+    seen.agent.as_ref().map_or(SessionMode::Standing, |a| a.spec.session.mode)
+}
+
+/// The frozen environment, as far as servers may run in it: a Standing Session follows its Agent
+/// when that has none any more, one on demand keeps its own for life.
+fn usable<'a>(seen: &Seen, frozen: Option<&'a FrozenEnvironment>) -> Option<&'a FrozenEnvironment> {
+    let agent = seen.agent.as_ref()?;
+    let follows = agent.spec.session.mode == SessionMode::Standing;
+    frozen.filter(|_| !follows || agent.spec.environment.is_some())
+}
+
+/// The next revision when the Agent's environment differs from what is frozen; a Session on demand
+/// freezes the first one that there is.
 fn freeze(
     frozen: Option<&FrozenEnvironment>,
     wanted: Option<&Environment>,
+    mode: SessionMode,
     now: Timestamp,
 ) -> Option<FrozenEnvironment> {
     match (frozen, wanted) {
+        (Some(frozen), _) if mode == SessionMode::OnDemand => Some(frozen.clone()),
         (Some(frozen), Some(wanted)) if frozen.spec == *wanted => Some(frozen.clone()),
         (frozen, Some(wanted)) => Some(FrozenEnvironment {
             revision: frozen.map_or(0, |f| f.revision) + 1,
@@ -327,7 +342,10 @@ pub fn limits(limits: Option<&AttachmentLimits>) -> Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{controller::hosts::Gateway, domain::identity::SessionKey};
+    use crate::{
+        controller::{exports::ExportsSeen, hosts::Gateway},
+        domain::identity::SessionKey,
+    };
     use rstest::rstest;
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
@@ -373,6 +391,7 @@ mod tests {
             secrets: BTreeMap::new(),
             pods: vec![],
             policy: None,
+            exports: ExportsSeen::default(),
             gateways: vec![Gateway { name: "gw".into(), incarnation: "i".into() }],
         }
     }
@@ -503,17 +522,56 @@ mod tests {
         assert!(!all.insert(source(&seen)), "age is no source");
     }
 
+    const STANDING: SessionMode = SessionMode::Standing;
+
     #[test]
     fn the_next_environment_is_the_next_revision() {
         let wanted: Environment = serde_json::from_value(json!({"image": "tools:1"})).unwrap();
         let now = Timestamp::from_second(7).unwrap();
-        let first = freeze(None, Some(&wanted), now).unwrap();
+        let first = freeze(None, Some(&wanted), STANDING, now).unwrap();
         assert_eq!((first.revision, first.since), (1, now));
         let later = Timestamp::from_second(9).unwrap();
-        assert_eq!(freeze(Some(&first), Some(&wanted), later), Some(first.clone()));
+        assert_eq!(freeze(Some(&first), Some(&wanted), STANDING, later), Some(first.clone()));
         let other: Environment = serde_json::from_value(json!({"image": "tools:2"})).unwrap();
-        assert_eq!(freeze(Some(&first), Some(&other), later).unwrap().revision, 2);
-        assert_eq!(freeze(Some(&first), None, later), Some(first));
+        assert_eq!(freeze(Some(&first), Some(&other), STANDING, later).unwrap().revision, 2);
+        assert_eq!(freeze(Some(&first), None, STANDING, later), Some(first));
+    }
+
+    #[test]
+    fn a_session_on_demand_keeps_its_first_environment_for_life() {
+        let on_demand = |environment: Value| {
+            let mut spec = json!({
+                "session": {"mode": "OnDemand"}, "toolSets": [{"attachment": "files"}],
+            });
+            if !environment.is_null() {
+                spec["environment"] = environment;
+            }
+            Some(agent(spec))
+        };
+        let mut seen =
+            seen(vec![attachment("files", 1, json!({"sandboxStdio": {"command": "c"}}))]);
+        seen.agent = on_demand(Value::Null);
+        assert_eq!(refused(&plan(&seen), "files"), Some(Reason::EnvironmentMissing));
+        seen.agent = on_demand(json!({"image": "tools:1"}));
+        let first = plan(&seen);
+        let frozen = first.environment.clone().unwrap();
+        assert_eq!((frozen.revision, frozen.spec.image.as_str()), (1, "tools:1"));
+        let mut session = crate::controller::build::session::standing(seen.agent.as_ref().unwrap());
+        session.status = Some(crate::api::SessionStatus {
+            environment: Some(frozen.clone()),
+            ..crate::api::SessionStatus::default()
+        });
+        seen.session = Some(Arc::new(session));
+        for later in [json!({"image": "tools:2"}), Value::Null] {
+            seen.agent = on_demand(later);
+            let again = plan(&seen);
+            assert_eq!(again.environment.as_ref(), Some(&frozen));
+            assert_eq!(again.judged[0].source(), first.judged[0].source());
+        }
+        seen.agent = None;
+        let without = plan(&seen);
+        assert_eq!(without.environment.as_ref(), Some(&frozen));
+        assert_eq!(refused(&without, "files"), Some(Reason::AgentNotFound));
     }
 
     #[test]

@@ -29,6 +29,18 @@ pub enum Outcome {
     Failed,
 }
 
+impl Outcome {
+    /// Of two the one that comes back first.
+    #[must_use]
+    pub fn sooner(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Failed, _) | (_, Self::Failed) => Self::Failed,
+            (Self::Done, one) | (one, Self::Done) => one,
+            (Self::Wait(one), Self::Wait(two)) => Self::Wait(one.min(two)),
+        }
+    }
+}
+
 /// Keys that are due.
 #[derive(Debug)]
 pub struct Queue<K> {

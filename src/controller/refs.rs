@@ -27,6 +27,14 @@ pub fn of_session(session: &Session) -> SessionKey {
     SessionKey { namespace: session.namespace().unwrap_or_default(), name: session.name_any() }
 }
 
+/// The Agent that a Session names.
+pub fn agent_of(session: &Session) -> SessionKey {
+    SessionKey {
+        namespace: session.namespace().unwrap_or_default(),
+        name: session.spec.agent_ref.name.clone(),
+    }
+}
+
 /// The Session that owns an object of the operator's making.
 pub fn of_owned(meta: &ObjectMeta) -> Option<SessionKey> {
     let ours =

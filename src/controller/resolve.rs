@@ -2,6 +2,7 @@
 //! Secret that somebody names has changed. Values are hashed at once and not kept.
 
 use super::{
+    exports::{self, ExportsSeen},
     hosts::Gateways,
     keys::{self, KeyError, SourceKey},
     latest::Latest,
@@ -11,7 +12,11 @@ use super::{
 };
 use crate::{
     api::{Agent, McpAttachment, Session},
-    domain::{Clock, identity::SessionKey},
+    domain::{
+        Clock,
+        export::{self, Namespaces},
+        identity::SessionKey,
+    },
 };
 use jiff::{Timestamp, TimestampRound, Unit};
 use k8s_openapi::api::{
@@ -73,6 +78,7 @@ pub struct Resolve {
     /// What we wrote, where the watches have not caught up.
     pub latest: Arc<LatestAll>,
     source_key: SourceKey,
+    export_from: Namespaces,
     hashes: Mutex<HashMap<SessionKey, Hashed>>,
     link: Mutex<Option<(String, Arc<str>)>>,
 }
@@ -110,6 +116,7 @@ impl Resolve {
         gateways: Arc<Gateways>,
         latest: Arc<LatestAll>,
         source_key: SourceKey,
+        export_from: Namespaces,
     ) -> Self {
         Self {
             client,
@@ -120,23 +127,36 @@ impl Resolve {
             gateways,
             latest,
             source_key,
+            export_from,
             hashes: Mutex::default(),
             link: Mutex::default(),
         }
     }
 
-    /// Everything that a reconcile of this Session depends on.
+    /// The Session of this name, as it is now.
+    pub fn session(&self, key: &SessionKey) -> Option<Arc<Session>> {
+        self.latest.sessions.pick(key, get(&self.stores.sessions, key))
+    }
+
+    /// The Sessions that name this Agent.
+    pub fn sessions_of(&self, agent: &SessionKey) -> Vec<Arc<Session>> {
+        let names = |s: &Session| refs::agent_of(s) == *agent;
+        self.latest.sessions.merge(self.stores.sessions.state_filter(names), names)
+    }
+
+    /// Everything that a reconcile of this Session under that Agent depends on.
     ///
     /// # Errors
     /// When the Agent or the Session cannot be read, or a Secret cannot be fetched.
-    pub async fn gather(&self, key: &SessionKey) -> Result<Seen, ResolveError> {
-        for kind in ["Agent", "Session"] {
+    pub async fn gather(&self, key: &SessionKey, agent: &str) -> Result<Seen, ResolveError> {
+        let agent_key = SessionKey { namespace: key.namespace.clone(), name: agent.to_owned() };
+        for (kind, key) in [("Agent", &agent_key), ("Session", key)] {
             if self.unreadable.has(kind, key) {
                 return Err(ResolveError::Unreadable { kind, key: key.clone() });
             }
         }
-        let agent = self.latest.agents.pick(key, get(&self.stores.agents, key));
-        let session = self.latest.sessions.pick(key, get(&self.stores.sessions, key));
+        let agent = self.latest.agents.pick(&agent_key, get(&self.stores.agents, &agent_key));
+        let session = self.session(key);
         let unreadable = self.unreadable.uids("McpAttachment", &key.namespace);
         let readable = |a: &McpAttachment| {
             !a.metadata.uid.as_ref().is_some_and(|uid| unreadable.contains(uid))
@@ -144,7 +164,7 @@ impl Resolve {
         let attachments: Vec<_> = self
             .stores
             .attachments
-            .state_filter(|a| refs::of_attachment(a) == *key)
+            .state_filter(|a| refs::of_attachment(a) == agent_key)
             .into_iter()
             .filter(|a| a.metadata.deletion_timestamp.is_none() && readable(a))
             .filter_map(|a| self.latest.attachments.pick(&named(&*a), Some(a)))
@@ -154,10 +174,13 @@ impl Resolve {
             None => (vec![], None),
         };
         let secrets = self.secrets(&key.namespace, &attachments).await?;
+        let agent = agent.filter(|a| a.metadata.deletion_timestamp.is_none());
+        let exports = agent.as_deref().map(|a| self.exports(a)).unwrap_or_default();
         Ok(Seen {
             key: key.clone(),
             now: self.now(),
-            agent: agent.filter(|a| a.metadata.deletion_timestamp.is_none()),
+            agent,
+            exports,
             session,
             attachments,
             unreadable,
@@ -166,6 +189,23 @@ impl Resolve {
             policy,
             gateways: self.gateways.live(Instant::now()),
         })
+    }
+
+    /// What an Agent's exports depend on; nothing when it has none.
+    fn exports(&self, agent: &Agent) -> ExportsSeen {
+        let namespace = agent.namespace().unwrap_or_default();
+        if agent.spec.exports.is_empty() || !self.export_from.allows(&namespace) {
+            return ExportsSeen::default();
+        }
+        let names: BTreeSet<_> = agent.spec.exports.iter().map(|e| &*e.name).collect();
+        let rivals = self.stores.agents.state_filter(|a| {
+            a.spec.exports.iter().any(|e| names.contains(&*e.name))
+                && a.metadata.deletion_timestamp.is_none()
+                && self.export_from.allows(&a.namespace().unwrap_or_default())
+                && !self.unreadable.has("Agent", &named(a))
+        });
+        let claims: Vec<_> = rivals.iter().map(|a| exports::claim(a)).collect();
+        ExportsSeen { allowed: true, owners: export::owners(&claims) }
     }
 
     /// Reads a Session again that somebody else wrote meanwhile.

@@ -1,6 +1,6 @@
 //! What one reconcile works on: everything that was read for one Session, as plain data.
 
-use super::hosts::Gateway;
+use super::{exports::ExportsSeen, hosts::Gateway};
 use crate::{
     api::{Agent, McpAttachment, Session},
     domain::{identity::SessionKey, reason::Reason},
@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, sync::Arc};
 /// Everything that was read for one Session.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Namespace and name of the Session, and of its Agent.
+    /// Namespace and name of the Session. A Standing one has its Agent's.
     pub key: SessionKey,
     /// When it was read.
     pub now: Timestamp,
@@ -30,6 +30,8 @@ pub struct Seen {
     pub pods: Vec<Arc<Pod>>,
     /// The Session's NetworkPolicy.
     pub policy: Option<Arc<NetworkPolicy>>,
+    /// What is known of the installation's exports, when the Agent has some.
+    pub exports: ExportsSeen,
     /// The gateways that are alive.
     pub gateways: Vec<Gateway>,
 }

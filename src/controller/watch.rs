@@ -1,15 +1,13 @@
-//! The watches: one watcher and one store a kind, and from each change to the Sessions that must
-//! be looked at. Status-only changes of Agents and attachments wake nobody: they are our own.
+//! The watches: one watcher and one store a kind. What each change wakes is said in [`super::wake`].
 
 use super::{
     build::{COMPONENT, MANAGED_BY, MANAGER, SESSION_COMPONENT},
     events::Events,
     hosts::Gateways,
-    latest::Latest,
     metrics::ControllerMetrics,
     queue::Queue,
-    refs,
-    resolve::{LatestAll, named},
+    resolve::LatestAll,
+    wake::{Change, Wake},
 };
 use crate::{
     api::{Agent, McpAttachment, Session},
@@ -26,7 +24,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, Resource,
     core::{DeserializeGuard, PartialObjectMeta},
     runtime::{
         WatchStreamExt,
@@ -41,7 +39,6 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use tokio::time::{Instant, sleep_until};
 
 /// Label of the gateways' Leases.
 const GATEWAY_LEASES: &str = "awaken.dev/lease=gateway";
@@ -125,35 +122,6 @@ pub struct Shared {
     pub metrics: ControllerMetrics,
 }
 
-/// A change, after the store has it.
-enum Change<'a, K> {
-    Applied { before: Option<Arc<K>>, now: &'a K },
-    Deleted(&'a K),
-    Listed { gone: Vec<Arc<K>>, all: Vec<Arc<K>> },
-}
-
-impl<K> Change<'_, K> {
-    /// The keys of everything that it touches.
-    fn keys(&self, key: impl Fn(&K) -> Option<SessionKey>) -> Vec<SessionKey> {
-        match self {
-            Change::Applied { before, now } => {
-                before.iter().filter_map(|b| key(b)).chain(key(now)).collect()
-            }
-            Change::Deleted(object) => key(object).into_iter().collect(),
-            Change::Listed { gone, all } => gone.iter().chain(all).filter_map(|o| key(o)).collect(),
-        }
-    }
-}
-
-/// Forgets what we wrote of objects that are gone.
-fn forget_gone<K: ResourceExt>(change: &Change<'_, K>, latest: &Latest<K>) {
-    match change {
-        Change::Applied { .. } => {}
-        Change::Deleted(object) => latest.forget(&named(*object)),
-        Change::Listed { gone, .. } => gone.iter().for_each(|o| latest.forget(&named(&**o))),
-    }
-}
-
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The stores, and the tasks that fill them; the tasks never end by themselves.
@@ -168,36 +136,36 @@ pub fn start(
     let (policies, policies_in) = kube::runtime::reflector::store();
     let (secrets, secrets_in) = kube::runtime::reflector::store();
     let (_, leases_in) = kube::runtime::reflector::store();
-    let stores = Stores {
-        agents: agents.clone(),
-        attachments: attachments.clone(),
-        sessions: sessions.clone(),
-        pods,
-        policies,
-        secrets,
-    };
+    let stores = Stores { agents, attachments, sessions, pods, policies, secrets };
     let ours = format!("{MANAGED_BY}={MANAGER},{COMPONENT}={SESSION_COMPONENT}");
     let client = &shared.client;
+    let wake = Wake {
+        queue: shared.queue.clone(),
+        gateways: shared.gateways.clone(),
+        latest: shared.latest.clone(),
+        stores: stores.clone(),
+    };
+    let on = || wake.clone();
     let tasks: Vec<Task> = vec![
         Box::pin(follow(guarded::<Agent>(shared), agents_in, ready("agents"), {
-            let shared = shared.clone();
-            move |change| shared.on_agent(&change)
+            let wake = on();
+            move |change| wake.on_agent(&change)
         })),
         Box::pin(follow(guarded::<McpAttachment>(shared), attachments_in, ready("attachments"), {
-            let shared = shared.clone();
-            move |change| shared.on_attachment(&change)
+            let wake = on();
+            move |change| wake.on_attachment(&change)
         })),
         Box::pin(follow(guarded::<Session>(shared), sessions_in, ready("sessions"), {
-            let shared = shared.clone();
-            move |change| shared.on_session(&change)
+            let wake = on();
+            move |change| wake.on_session(&change)
         })),
         Box::pin(follow(
             watched(Api::<Pod>::all(client.clone()), &ours).map(|event| event.modify(slim_pod)),
             pods_in,
             ready("pods"),
             {
-                let shared = shared.clone();
-                move |change| shared.on_pod(&change)
+                let wake = on();
+                move |change| wake.on_pod(&change)
             },
         )),
         Box::pin(follow(
@@ -205,8 +173,8 @@ pub fn start(
             policies_in,
             ready("networkpolicies"),
             {
-                let shared = shared.clone();
-                move |change| shared.on_policy(&change)
+                let wake = on();
+                move |change| wake.on_policy(&change)
             },
         )),
         Box::pin(follow(
@@ -218,8 +186,8 @@ pub fn start(
             secrets_in,
             ready("secrets"),
             {
-                let (shared, attachments) = (shared.clone(), attachments);
-                move |change| shared.on_secret(&change, &attachments)
+                let wake = on();
+                move |change| wake.on_secret(&change)
             },
         )),
         Box::pin(follow(
@@ -227,112 +195,16 @@ pub fn start(
             leases_in,
             ready("leases"),
             {
-                let (shared, sessions, agents) = (shared.clone(), sessions.clone(), agents.clone());
-                move |change| shared.on_lease(&change, &sessions, &agents)
+                let wake = on();
+                move |change| wake.on_lease(&change)
             },
         )),
-        Box::pin(shared.clone().expire(sessions, agents)),
+        Box::pin(wake.expire()),
     ];
     (stores, tasks)
 }
 
 impl Shared {
-    fn on_agent(&self, change: &Change<'_, Agent>) {
-        forget_gone(change, &self.latest.agents);
-        if !is_status_only(change) {
-            self.push(change.keys(|a| Some(refs::of_agent(a))));
-        }
-    }
-
-    fn on_attachment(&self, change: &Change<'_, McpAttachment>) {
-        forget_gone(change, &self.latest.attachments);
-        if !is_status_only(change) {
-            self.push(change.keys(|a| Some(refs::of_attachment(a))));
-        }
-    }
-
-    fn on_session(&self, change: &Change<'_, Session>) {
-        forget_gone(change, &self.latest.sessions);
-        let is_echo = matches!(change, Change::Applied { now, .. }
-            if self.latest.sessions.is_latest(&named(*now), now));
-        if !is_echo {
-            self.push(change.keys(|s| Some(refs::of_session(s))));
-        }
-    }
-
-    fn on_pod(&self, change: &Change<'_, Pod>) {
-        forget_gone(change, &self.latest.pods);
-        self.push(change.keys(|p| refs::of_owned(p.meta())));
-    }
-
-    fn on_policy(&self, change: &Change<'_, NetworkPolicy>) {
-        forget_gone(change, &self.latest.policies);
-        self.push(change.keys(|p| refs::of_owned(p.meta())));
-    }
-
-    fn on_secret(
-        &self,
-        change: &Change<'_, PartialObjectMeta<Secret>>,
-        attachments: &Store<McpAttachment>,
-    ) {
-        let mut touched = change.keys(|s| Some(named(s)));
-        touched.sort();
-        touched.dedup();
-        let names = |a: &McpAttachment| {
-            let namespace = a.namespace().unwrap_or_default();
-            refs::secrets_of(&a.spec).into_iter().any(|name| {
-                let key = SessionKey { namespace: namespace.clone(), name: name.to_owned() };
-                touched.binary_search(&key).is_ok()
-            })
-        };
-        let users = attachments.state_filter(names);
-        self.push(users.iter().map(|a| refs::of_attachment(a)).collect());
-    }
-
-    fn on_lease(
-        &self,
-        change: &Change<'_, Lease>,
-        sessions: &Store<Session>,
-        agents: &Store<Agent>,
-    ) {
-        let now = Instant::now();
-        let changed = match change {
-            Change::Applied { now: lease, .. } => self.gateways.apply(lease, now),
-            Change::Deleted(lease) => self.gateways.forget(&lease.name_any()),
-            Change::Listed { all, .. } => self.gateways.list(all, now),
-        };
-        if changed {
-            self.push_all(sessions, agents);
-        }
-    }
-
-    /// Looks at every Session when a gateway's Lease runs out.
-    async fn expire(self, sessions: Store<Session>, agents: Store<Agent>) {
-        let mut alive = self.gateways.live(Instant::now());
-        loop {
-            // Leases come and are renewed meanwhile, so look at least once a second.
-            let soon = Instant::now() + std::time::Duration::from_secs(1);
-            let next = self.gateways.next_expiry(Instant::now());
-            sleep_until(next.map_or(soon, |at| at.min(soon))).await;
-            let now_alive = self.gateways.live(Instant::now());
-            if now_alive != alive {
-                alive = now_alive;
-                self.push_all(&sessions, &agents);
-            }
-        }
-    }
-
-    fn push_all(&self, sessions: &Store<Session>, agents: &Store<Agent>) {
-        self.push(sessions.state().iter().map(|s| refs::of_session(s)).collect());
-        self.push(agents.state().iter().map(|a| refs::of_agent(a)).collect());
-    }
-
-    fn push(&self, keys: Vec<SessionKey>) {
-        for key in keys {
-            self.queue.push(key);
-        }
-    }
-
     /// Tells of an object that does not fit the schema, once for each of its versions.
     fn report_unreadable(&self, kind: &str, api_version: &str, meta: &ObjectMeta, problem: &str) {
         let name = meta.name.clone().unwrap_or_default();
@@ -352,16 +224,6 @@ impl Shared {
         let key = SessionKey { namespace, name };
         self.queue.push(key);
     }
-}
-
-/// Whether nothing but the status, or what others manage, changed.
-fn is_status_only<K: ResourceExt>(change: &Change<'_, K>) -> bool {
-    let Change::Applied { before: Some(before), now } = change else { return false };
-    let (before, now) = (before.meta(), now.meta());
-    before.uid == now.uid
-        && before.generation == now.generation
-        && before.annotations == now.annotations
-        && before.deletion_timestamp == now.deletion_timestamp
 }
 
 /// A watch that goes on after errors, which are logged.

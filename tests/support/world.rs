@@ -6,7 +6,7 @@ use awaken_operator::{
         self, Config,
         build::{pod::ShimImage, policy::GatewayPeers},
     },
-    domain::Clock,
+    domain::{Clock, export::Namespaces},
     process::metrics::Metrics,
 };
 use jiff::Timestamp;
@@ -50,6 +50,7 @@ impl Operator {
                 labels: Config::gateway_labels("awaken"),
             },
             workers: 4,
+            export_namespaces: Namespaces::new([NS, "team-b"]),
         };
         let (metrics, stop) = (Metrics::new(), CancellationToken::new());
         let task = tokio::spawn({
@@ -88,6 +89,21 @@ pub fn agent(name: &str, tool_sets: &[&str]) -> Value {
         "apiVersion": "awaken.dev/v1alpha1", "kind": "Agent",
         "metadata": {"name": name, "namespace": NS},
         "spec": {"environment": {"image": "tools:1"}, "toolSets": sets},
+    })
+}
+
+/// An Agent whose Sessions users make.
+pub fn on_demand(name: &str, tool_sets: &[&str]) -> Value {
+    let mut agent = agent(name, tool_sets);
+    agent["spec"]["session"] = json!({"mode": "OnDemand"});
+    agent
+}
+
+/// A Session as a user makes one.
+pub fn session(name: &str, agent: &str) -> Value {
+    json!({
+        "apiVersion": "awaken.dev/v1alpha1", "kind": "Session",
+        "metadata": {"name": name, "namespace": NS}, "spec": {"agentRef": {"name": agent}},
     })
 }
 

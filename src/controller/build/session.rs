@@ -40,8 +40,10 @@ pub enum Ownership {
 pub fn ownership(session: &Session, agent: &Agent) -> Ownership {
     let kind = Agent::kind(&());
     let owners = session.metadata.owner_references.iter().flatten();
-    let mut controllers = owners
-        .filter(|o| o.controller == Some(true) && o.kind == kind && o.name == agent.name_any());
+    let is_own = session.spec.agent_ref.name == agent.name_any();
+    let mut controllers = owners.filter(|o| {
+        is_own && o.controller == Some(true) && o.kind == kind && o.name == agent.name_any()
+    });
     match controllers.next() {
         Some(owner) if Some(&owner.uid) == agent.metadata.uid.as_ref() => Ownership::Ours,
         Some(_) => Ownership::Former,
