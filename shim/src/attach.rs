@@ -25,6 +25,8 @@ use crate::link::{End, Socket, say_end, serve};
 const OPENING: Duration = Duration::from_secs(5);
 /// Connections that are not attached yet.
 const OPENINGS: usize = 16;
+/// Bytes of a frame before a claim is admitted; a claim has some hundred.
+const OPENING_FRAME: usize = 8 << 10;
 
 /// A link whose claim was admitted; it is the current one.
 pub struct Admitted {
@@ -73,21 +75,30 @@ async fn open(hub: &Hub, mut stream: TcpStream) -> Option<(Socket, Admitted)> {
         let _ = stream.shutdown().await;
         return None;
     }
-    let largest = hub.limit + SLACK;
-    let config = WebSocketConfig::default()
-        .max_message_size(Some(largest))
-        .max_frame_size(Some(largest))
-        .read_buffer_size(64 << 10)
-        .write_buffer_size(64 << 10);
+    let small = config(OPENING_FRAME, OPENING_FRAME);
     let mut socket =
-        WebSocketStream::from_partially_read(stream, rest, Role::Server, Some(config)).await;
+        WebSocketStream::from_partially_read(stream, rest, Role::Server, Some(small)).await;
     match timeout(OPENING, admit(hub, &mut socket)).await.ok()? {
-        Ok(admitted) => Some((socket, admitted)),
+        // A gateway says nothing between its claim and our answer, so the buffers are empty here.
+        Ok(admitted) => {
+            let large = config(hub.limit + SLACK, 64 << 10);
+            let stream = socket.into_inner();
+            let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(large)).await;
+            Some((socket, admitted))
+        }
         Err(end) => {
             say_end(&mut socket, end).await;
             None
         }
     }
+}
+
+fn config(largest: usize, buffers: usize) -> WebSocketConfig {
+    WebSocketConfig::default()
+        .max_message_size(Some(largest))
+        .max_frame_size(Some(largest))
+        .read_buffer_size(buffers)
+        .write_buffer_size(buffers)
 }
 
 async fn admit(hub: &Hub, socket: &mut Socket) -> Result<Admitted, End> {

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::scan::{IdScanner, Scanned};
 
 /// Bytes of a line that are looked at before it is taken for noise and skipped.
-const PROBE: usize = 512;
+pub const PROBE: usize = 512;
 /// Bytes by which a line may exceed the limit before it is trimmed: BOM, blanks, CR.
 const TRIM: usize = 16;
 

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::buffer::{Inbox, Outbox};
 use crate::fence::Fence;
-use crate::framing::Line;
+use crate::framing::{Line, PROBE};
 use crate::scrub::Scrubber;
 use crate::stderr::{Log, Tail};
 
@@ -99,7 +99,7 @@ impl Hub {
             }
             Line::Noise(bytes) => {
                 if state.dropped == 0 || (state.sample.is_empty() && !bytes.is_empty()) {
-                    state.sample = self.scrubber.clean(bytes, SAMPLE);
+                    state.sample = self.scrubber.clean(bytes, bytes.len() >= PROBE, SAMPLE);
                 }
                 state.dropped += 1;
             }

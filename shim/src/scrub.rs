@@ -21,9 +21,7 @@ impl Scrubber {
                 let upper = name.to_ascii_uppercase();
                 declared.contains(name) || TELLING.iter().any(|word| upper.contains(word))
             })
-            .flat_map(|(_, value)| {
-                value.lines().map(str::trim).map(str::to_owned).collect::<Vec<_>>()
-            })
+            .flat_map(|(_, value)| value.lines().map(readable).collect::<Vec<_>>())
             .filter(|value| value.len() >= SHORTEST)
             .collect();
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
@@ -31,17 +29,30 @@ impl Scrubber {
         Self { values }
     }
 
-    /// At most `limit` bytes of readable text.
-    pub fn clean(&self, bytes: &[u8], limit: usize) -> String {
+    /// At most `limit` bytes of readable text. `cut`: more bytes followed that are not here; then
+    /// what may be the beginning of a secret goes from the end.
+    pub fn clean(&self, bytes: &[u8], cut: bool, limit: usize) -> String {
         let mut text = readable(&String::from_utf8_lossy(bytes));
         for value in &self.values {
             if text.contains(value) {
                 text = text.replace(value, HIDDEN);
             }
         }
+        if cut {
+            // Half a character at the end.
+            text.truncate(text.trim_end_matches(char::REPLACEMENT_CHARACTER).len());
+            let begun = self.values.iter().map(|value| begun(&text, value)).max();
+            text.truncate(text.len() - begun.unwrap_or_default());
+        }
         text.truncate(text.floor_char_boundary(limit));
         text
     }
+}
+
+/// How many bytes at the end of the text are the beginning of the value.
+fn begun(text: &str, value: &str) -> usize {
+    let ends = value.char_indices().map(|(end, _)| end).rev();
+    ends.into_iter().find(|end| text.ends_with(&value[..*end])).unwrap_or_default()
 }
 
 fn readable(text: &str) -> String {
@@ -89,11 +100,30 @@ mod tests {
     #[case::not_secret(b"C.UTF-8 ab", "C.UTF-8 ab")]
     #[case::bidi("a\u{202e}b".as_bytes(), "ab")]
     fn cleans(#[case] input: &[u8], #[case] expected: &str) {
-        assert_eq!(scrubber().clean(input, 200), expected);
+        assert_eq!(scrubber().clean(input, false, 200), expected);
     }
 
     #[test]
     fn the_limit_counts_bytes_and_keeps_characters_whole() {
-        assert_eq!(scrubber().clean("äää".as_bytes(), 3), "ä");
+        assert_eq!(scrubber().clean("äää".as_bytes(), false, 3), "ä");
+    }
+
+    #[rstest]
+    #[case::half(b"token hunter2hun", "token ")]
+    #[case::one_byte(b"token h", "token ")]
+    #[case::after_a_whole_one(b"hunter2hunter2 hunter2hunter", "[redacted] ")]
+    #[case::half_a_character(b"hunter2\xC3", "")]
+    #[case::half_an_escape(b"hunter2\x1b[3", "")]
+    #[case::nothing_begun(b"token", "token")]
+    fn a_cut_text_does_not_end_in_a_part_of_a_secret(#[case] input: &[u8], #[case] expected: &str) {
+        assert_eq!(scrubber().clean(input, true, 200), expected);
+    }
+
+    #[test]
+    fn a_secret_with_what_is_never_shown_is_found() {
+        let env = [("TOKEN".to_owned(), "open\tses\u{200b}ame".to_owned())];
+        let found =
+            Scrubber::new(env, &[]).clean("it is open\tses\u{200b}ame".as_bytes(), false, 99);
+        assert_eq!(found, "it is [redacted]");
     }
 }

@@ -83,6 +83,7 @@ impl Log {
 pub struct Tail {
     lines: VecDeque<String>,
     partial: Vec<u8>,
+    cut: bool,
 }
 
 impl Tail {
@@ -92,6 +93,7 @@ impl Tail {
         while let Some(part) = parts.next() {
             let room = LINE.saturating_sub(self.partial.len());
             self.partial.extend_from_slice(&part[..part.len().min(room)]);
+            self.cut |= part.len() > room;
             if parts.peek().is_some() {
                 self.end_line(scrubber);
             }
@@ -100,7 +102,7 @@ impl Tail {
 
     /// Ends an unfinished line.
     pub fn end_line(&mut self, scrubber: &Scrubber) {
-        let line = scrubber.clean(&self.partial, LINE);
+        let line = scrubber.clean(&self.partial, std::mem::take(&mut self.cut), LINE);
         self.partial.clear();
         if line.is_empty() {
             return;
@@ -155,6 +157,15 @@ mod tests {
             tail(&[b"one\ntw", b"o\r\n\n\x1b[1mthree ses", b"ame-open"]),
             "one\ntwo\nthree [redacted]"
         );
+    }
+
+    #[test]
+    fn a_secret_across_the_end_of_a_long_line_does_not_show() {
+        for before in LINE - 10..LINE {
+            let line = format!("{}sesame-open and more\nnext sesame", "x".repeat(before));
+            let text = tail(&[line.as_bytes()]);
+            assert!(text.ends_with("x\nnext sesame"), "{before}: {text}");
+        }
     }
 
     #[test]

@@ -52,6 +52,21 @@ async fn a_signature_is_good_for_one_link() {
 }
 
 #[tokio::test]
+async fn a_stranger_may_send_only_small_frames() {
+    let shim = Shim::scripted(&[]).await;
+    let mut socket = shim.connect().await;
+    // The head of a masked text frame of 16 KiB, and nothing of it.
+    let head = [0x81, 0xFE, 0x40, 0x00, 1, 2, 3, 4];
+    socket.get_mut().write_all(&head).await.unwrap();
+    let mut said = Vec::new();
+    use futures_util::StreamExt;
+    while let Some(Ok(message)) = socket.next().await {
+        said.push(message.to_string());
+    }
+    assert!(said.iter().any(|text| text.contains("first frame")), "{said:?}");
+}
+
+#[tokio::test]
 async fn payloads_pass_verbatim_and_as_one_line() {
     let shim = Shim::scripted(&[]).await;
     let mut link = shim.attach(1, "a").await;
