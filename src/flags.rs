@@ -117,7 +117,8 @@ pub struct GatewayFlags {
     #[arg(long, env = "AWAKEN_SERVICE", default_value = "awaken-gateway")]
     pub service: String,
     /// An address of that Service, which requests may name as host and no target may be. May be
-    /// repeated. Without the flag it is looked up by the Service's name at the start.
+    /// repeated. Without the flag it is looked up by the Service's name at the start, for up to 60
+    /// s; the start ends if there is none.
     #[arg(long = "service-address", value_name = "IP")]
     pub service_addresses: Vec<IpAddr>,
     /// An address of the API server, which no target may be. May be repeated.

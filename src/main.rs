@@ -10,7 +10,7 @@ use awaken_operator::{
     process::{
         clock::SystemClock,
         health::{self, Readiness},
-        logging,
+        logging, lookup,
         metrics::Metrics,
         tasks::Tasks,
     },
@@ -18,7 +18,7 @@ use awaken_operator::{
 use clap::Parser as _;
 use flags::{Command, Flags, GatewayFlags, JournalCommand, OperatorFlags, Process};
 use kube::Client;
-use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -60,32 +60,24 @@ async fn gateway(flags: GatewayFlags) -> Result<()> {
     let store = Sqlite::open(&flags.journal, flags.durability(), &metrics)?;
     let journal =
         gateway::Journal { append: Arc::new(store.clone()), read: Arc::new(store.clone()) };
+    tasks.spawn("journal", store.clone().watch(tasks.stop()));
     let (mut config, stop) = (flags.config(), tasks.stop());
-    if config.service_addresses.is_empty() {
-        config.service_addresses = addresses_of(&config).await;
-    }
+    let waiting = readiness.guard("own Service");
     tasks.spawn("gateway", async move {
-        gateway::run(config, client, journal, readiness, &metrics, stop).await
+        if config.service_addresses.is_empty() {
+            let name = config.service_name();
+            config.service_addresses = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                found = lookup::addresses(&name) => found?,
+            };
+        }
+        drop(waiting);
+        let run = gateway::run(config, client, journal, readiness, &metrics, stop);
+        Ok(run.await?) as Result<()>
     });
     let ended = tasks.run().await;
     store.close().await;
     Ok(ended?)
-}
-
-/// The addresses of the gateway's own Service. None outside a cluster.
-async fn addresses_of(config: &gateway::Config) -> Vec<IpAddr> {
-    let name = format!("{}.{}.svc.{}:80", config.service, config.namespace, config.cluster_domain);
-    match tokio::time::timeout(Duration::from_secs(5), tokio::net::lookup_host(&name)).await {
-        Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
-        Ok(Err(problem)) => {
-            tracing::warn!(%name, %problem, "the gateway's own Service has no address");
-            vec![]
-        }
-        Err(_) => {
-            tracing::warn!(%name, "looking up the gateway's own Service takes too long");
-            vec![]
-        }
-    }
 }
 
 /// Logging, and the port for health and metrics.

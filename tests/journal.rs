@@ -27,6 +27,7 @@ use std::{
     sync::Arc,
 };
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 trait Journal: Append + Read {}
 impl<T: Append + Read> Journal for T {}
@@ -250,6 +251,17 @@ async fn more_than_the_queue_holds_waits() {
 }
 
 #[tokio::test]
+async fn the_watch_of_a_writer_that_lives_ends_when_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, stop) = (open(&path(&dir)), CancellationToken::new());
+    let watch = tokio::spawn(journal.clone().watch(stop.clone()));
+    journal.append(&session("a"), 1, entry(Kind::Refusal, "")).await.unwrap();
+    assert!(!watch.is_finished());
+    stop.cancel();
+    watch.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn closing_writes_what_waits_and_reopening_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, chain) = (open(&path(&dir)), session("a"));
@@ -258,7 +270,8 @@ async fn closing_writes_what_waits_and_reopening_goes_on() {
         drop(journal.append(&chain, 7, entry(Kind::Intent, call)));
     }
     journal.close().await;
-    journal.ended().await;
+    let ended = journal.clone().watch(CancellationToken::new()).await.unwrap_err();
+    assert_eq!(ended.to_string(), "the journal's writer ended; the log says why");
     let late = journal.append(&chain, 7, entry(Kind::Refusal, "")).await;
     assert_eq!(late, Err(AppendError::Unavailable("the journal is closed".into())));
 

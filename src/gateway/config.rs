@@ -109,6 +109,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The name and port of the gateway's own Service, to look up its addresses.
+    pub fn service_name(&self) -> String {
+        format!("{}.{}.svc.{}:80", self.service, self.namespace, self.cluster_domain)
+    }
+
     /// The hosts and origins that requests may name: the Service's names and addresses, the pod's
     /// address, loopback, and what is configured.
     pub fn allowed(&self) -> Allowed {

@@ -36,6 +36,7 @@ use std::{
 };
 use store::Request;
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 use writer::Job;
 
 /// How many appends may wait; the next one waits for a place.
@@ -92,6 +93,11 @@ pub enum OpenError {
     Thread(std::io::Error),
 }
 
+/// The writer ended, so nothing can be recorded any more.
+#[derive(Debug, thiserror::Error)]
+#[error("the journal's writer ended; the log says why")]
+pub struct WriterEnded;
+
 /// A journal in a file. Clones share it.
 #[derive(Clone)]
 pub struct Sqlite(Arc<Inner>);
@@ -147,10 +153,16 @@ impl Sqlite {
         self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Resolves when the writer has ended, whether by [`Self::close`] or by a fault; for the
-    /// process to join as a required task.
-    pub async fn ended(&self) {
-        self.0.jobs.closed().await;
+    /// Watches the writer until `stop`; for the process to join as a required task.
+    ///
+    /// # Errors
+    /// When the writer ends before that, whether by [`Self::close`] or by a fault.
+    pub async fn watch(self, stop: CancellationToken) -> Result<(), WriterEnded> {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Ok(()),
+            () = self.0.jobs.closed() => Err(WriterEnded),
+        }
     }
 
     /// Puts the request into the queue at once if there is a place, so that it is written even if
