@@ -1,4 +1,4 @@
-//! What the two accounts and the users' roles may do, and what they may not, asked of the API
+//! What the accounts of an installation and the users' roles may do, and what they may not, asked of the API
 //! server itself.
 
 use crate::server::{GATEWAY, OPERATOR, Server};
@@ -156,8 +156,9 @@ async fn the_gateway_at_home() {
 #[rstest]
 #[case::view("view", &["list awaken.dev/agents", "get awaken.dev/sessions", "watch awaken.dev/mcpattachments"],
     &["create awaken.dev/agents", "create awaken.dev/sessions/mcp", "get awaken.dev/sessions/trace", "get /secrets"])]
-#[case::edit("edit", &["create awaken.dev/agents", "delete awaken.dev/mcpattachments", "create awaken.dev/sessions/mcp", "get awaken.dev/sessions/trace"],
-    &["create awaken.dev/sessions", "patch awaken.dev/sessions", "patch awaken.dev/agents/status", "patch awaken.dev/sessions/status"])]
+#[case::edit("edit", &["create awaken.dev/agents", "delete awaken.dev/mcpattachments", "create awaken.dev/sessions/mcp", "get awaken.dev/sessions/trace",
+    "create awaken.dev/sessions", "delete awaken.dev/sessions"],
+    &["patch awaken.dev/agents/status", "patch awaken.dev/sessions/status"])]
 #[case::caller("caller", &["create awaken.dev/sessions/mcp coder", "get awaken.dev/sessions coder", "get awaken.dev/sessions/trace coder"],
     &["list awaken.dev/sessions", "get awaken.dev/agents", "create awaken.dev/agents", "get /secrets"])]
 #[tokio::test]
@@ -195,4 +196,111 @@ async fn roles_join_the_clusters_own() {
     assert_eq!(labels("awaken-edit").await[to("edit")], "true");
     assert_eq!(labels("awaken-edit").await[to("view")], Value::Null);
     assert_eq!(labels("awaken-caller").await[to("edit")], Value::Null);
+}
+
+/// Applies the chart's rendering with these values, but for what runs and what other tests
+/// share, as a release `probe` in the test's namespace.
+async fn install_probe(server: &Server, values: &[&str]) {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let run = |program: &str, arguments: &[&str]| {
+        let out = std::process::Command::new(program).args(arguments).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let helm = run(&format!("{root}/tests/cluster/cluster"), &["program", "helm"]);
+    let chart = format!("{root}/charts/awaken-operator");
+    let mut arguments = vec!["template", "probe", &chart, "--namespace", &server.namespace];
+    arguments.extend(values.iter().flat_map(|value| ["--set", *value]));
+    for object in crate::server::documents_of(&run(helm.trim(), &arguments)) {
+        let kind = object["kind"].as_str().unwrap();
+        if matches!(kind, "ServiceAccount" | "Role" | "RoleBinding") {
+            server.apply(&object).await.ok();
+        }
+    }
+}
+
+/// The rights of this account in the test's namespace, of those that matter to the endpoint.
+async fn rights(server: &Server, account: &str) -> Vec<String> {
+    let account = format!("system:serviceaccount:{}:{account}", server.namespace);
+    let mut found = vec![];
+    for resource in ["agents", "mcpattachments", "sessions"] {
+        for verb in ["get", "list", "watch", "create", "update", "patch", "delete"] {
+            found.push(format!("{verb} awaken.dev/{resource}"));
+        }
+        found.push(format!("patch awaken.dev/{resource}/status"));
+    }
+    let others = ["get awaken.dev/sessions/trace", "create awaken.dev/sessions/mcp"];
+    found.extend(others.map(str::to_owned));
+    for others in ["/secrets", "/pods", "/events", "/configmaps", "/serviceaccounts"] {
+        for verb in ["get", "list", "create", "impersonate"] {
+            found.push(format!("{verb} {others}"));
+        }
+    }
+    let mut held = vec![];
+    for what in found {
+        if may(server, &account, &what, &server.namespace).await {
+            assert!(!may(server, &account, &what, "default").await, "{what} elsewhere");
+            held.push(what.replace("awaken.dev/", ""));
+        }
+    }
+    held
+}
+
+#[rstest]
+#[case::reader("{agents_list,attachment_get}",
+    &["list agents", "get mcpattachments", "list sessions"])]
+#[case::everything(
+    "{agents_list,agent_get,attachments_list,attachment_get,attachment_apply,attachment_delete,attachment_retry,sessions_list,session_get,session_create,session_close,trace_list}",
+    &["get agents", "list agents",
+      "get mcpattachments", "list mcpattachments", "watch mcpattachments", "create mcpattachments", "patch mcpattachments", "delete mcpattachments",
+      "get sessions", "list sessions", "watch sessions", "create sessions", "delete sessions", "get sessions/trace"])]
+#[tokio::test]
+async fn the_account_of_the_management_tools_holds_what_the_exported_ones_need(
+    #[case] exports: &str,
+    #[case] expected: &[&str],
+) {
+    let server = Server::new().await;
+    let values = [
+        "gateway.mcp.bearerSecretRef.name=bearer",
+        &format!("gateway.mcp.exports={exports}"),
+        &format!("gateway.mcp.management.namespaces={{{}}}", server.namespace),
+    ];
+    install_probe(&server, &values).await;
+    server
+        .until("the bindings are known", async || rights(&server, "probe-mcp").await == expected)
+        .await;
+
+    let gateway = format!("system:serviceaccount:{}:probe-gateway", server.namespace);
+    for (what, expected) in [
+        ("impersonate /serviceaccounts probe-mcp", true),
+        ("impersonate /serviceaccounts probe-operator", false),
+        ("impersonate /serviceaccounts", false),
+        ("impersonate /users system:admin", false),
+        ("impersonate /groups system:masters", false),
+        ("impersonate /groups system:authenticated", false),
+        ("watch /secrets bearer", true),
+        ("list /secrets bearer", true),
+        ("watch /secrets other", false),
+        ("list /secrets", false),
+        ("delete awaken.dev/mcpattachments", false),
+    ] {
+        assert_eq!(may(&server, &gateway, what, &server.namespace).await, expected, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn without_an_export_nobody_is_impersonated() {
+    let server = Server::new().await;
+    let values =
+        ["gateway.mcp.bearerSecretRef.name=bearer", "gateway.mcp.exportNamespaces={team-a}"];
+    install_probe(&server, &values).await;
+    let gateway = format!("system:serviceaccount:{}:probe-gateway", server.namespace);
+    server
+        .until("the binding is known", async || {
+            may(&server, &gateway, "watch /secrets bearer", &server.namespace).await
+        })
+        .await;
+    for what in ["impersonate /serviceaccounts probe-mcp", "impersonate /serviceaccounts"] {
+        assert!(!may(&server, &gateway, what, &server.namespace).await, "{what}");
+    }
 }

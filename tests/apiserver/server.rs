@@ -179,10 +179,14 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 
 /// The objects of a file of the project.
 pub fn documents(path: &str) -> Vec<Value> {
-    use serde::Deserialize as _;
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    let text = std::fs::read_to_string(&path).unwrap();
-    let all = serde_yaml::Deserializer::from_str(&text).map(|d| Value::deserialize(d).unwrap());
+    documents_of(&std::fs::read_to_string(&path).unwrap())
+}
+
+/// The objects of a YAML text.
+pub fn documents_of(text: &str) -> Vec<Value> {
+    use serde::Deserialize as _;
+    let all = serde_yaml::Deserializer::from_str(text).map(|d| Value::deserialize(d).unwrap());
     all.filter(|object| !object.is_null()).collect()
 }
 

@@ -142,20 +142,23 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{- /* What each management tool needs of the kinds, in its namespaces. A server-side apply needs create and patch. */ -}}
+{{- /*
+What each management tool needs of the kinds, in its namespaces. A server-side apply needs create and patch; who waits
+for an object lists and watches.
+*/ -}}
 {{- define "awaken.mcpRights" -}}
 agents_list: {agents: [list]}
-agent_get: {agents: [get], mcpattachments: [list], sessions: [list]}
+agent_get: {agents: [get], mcpattachments: [list]}
 attachments_list: {mcpattachments: [list]}
-attachment_get: {mcpattachments: [get]}
-attachment_apply: {mcpattachments: [get, create, patch]}
-attachment_delete: {mcpattachments: [get, delete]}
-attachment_retry: {mcpattachments: [get, patch]}
+attachment_get: {mcpattachments: [get], sessions: [list]}
+attachment_apply: {mcpattachments: [get, list, watch, create, patch], sessions: [list]}
+attachment_delete: {mcpattachments: [get, delete], sessions: [list, watch]}
+attachment_retry: {mcpattachments: [list, watch, patch], sessions: [list]}
 sessions_list: {sessions: [list]}
 session_get: {sessions: [get]}
-session_create: {sessions: [get, create]}
-session_close: {sessions: [get, delete]}
-trace_list: {sessions/trace: [get]}
+session_create: {agents: [get], sessions: [list, watch, create]}
+session_close: {sessions: [get, list, watch, delete]}
+trace_list: {sessions: [get], sessions/trace: [get]}
 {{- end -}}
 
 {{- /* The verbs on one resource that the exported tools need, as a list in JSON. Takes a list: the root, the resource. */ -}}
@@ -167,5 +170,9 @@ trace_list: {sessions/trace: [get]}
 {{- range $root.Values.gateway.mcp.exports -}}
 {{- $verbs = concat $verbs (index $rights . | dig $resource list) -}}
 {{- end -}}
-{{- $verbs | uniq | toJson -}}
+{{- $sorted := list -}}
+{{- range list "get" "list" "watch" "create" "patch" "delete" -}}
+{{- if has . $verbs }}{{ $sorted = append $sorted . }}{{ end -}}
+{{- end -}}
+{{- $sorted | toJson -}}
 {{- end -}}
