@@ -51,8 +51,8 @@ pub struct AgentSpec {
     #[serde(default)]
     pub session: SessionSettings,
     /// Where sandboxed stdio servers run. Frozen into the Session as a numbered revision; a change
-    /// asks the next generation of each stdio attachment. Needed as soon as one attachment is
-    /// sandboxStdio.
+    /// asks the next generation of each stdio attachment in a Standing Session, and holds for new
+    /// Sessions on demand. Needed as soon as one attachment is sandboxStdio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Environment>,
     /// Which tools of which attachment may be used: exactly one ToolSet for each attachment. An
@@ -213,11 +213,12 @@ pub struct AgentStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
-    /// Name of the Standing Session.
+    /// Name of the Standing Session. Absent for an Agent on demand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub session: Option<String>,
-    /// Attachments in service of all that name this Agent, for example `2/3`.
+    /// Attachments in service of all that name this Agent, for example `2/3`. On demand, those in
+    /// service in every Session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub attachments: Option<String>,

@@ -11,14 +11,14 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A Session is where an Agent's servers are attached and called. The operator makes one for each
-/// Agent, named like it, and deletes it with the Agent.
+/// A Session is where an Agent's servers are attached and called. For an Agent that is Standing the
+/// operator keeps one, named like it; for one that is OnDemand users create them.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "awaken.dev",
     version = "v1alpha1",
     kind = "Session",
-    doc = "A Session is where an Agent's servers are attached and called. The operator makes one for each Agent, named like it, and deletes it with the Agent.",
+    doc = "A Session is where an Agent's servers are attached and called. For an Agent that is Standing the operator keeps one, named like it; for one that is OnDemand users create them.",
     namespaced,
     status = "SessionStatus",
     shortname = "sess",
@@ -44,8 +44,9 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionSpec {
-    /// The Agent, in this namespace. Immutable.
-    #[x_kube(validation = ("self == oldSelf", "agentRef is immutable"))]
+    /// The Agent, in this namespace: one whose session.mode is OnDemand. A Session that comes before
+    /// its Agent waits for it. Immutable.
+    #[x_kube(validation = ("self == oldSelf", "agentRef is immutable: create another Session"))]
     pub agent_ref: AgentRef,
 }
 
@@ -66,7 +67,8 @@ pub struct SessionStatus {
     /// The gateway that serves the Session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Host>,
-    /// The environment of the Agent, frozen.
+    /// The environment of the Agent, frozen: in a Standing Session as the newest revision, in one on
+    /// demand as the first, for its whole life.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<FrozenEnvironment>,
     /// The highest generation number that was given out.

@@ -32,6 +32,10 @@ fn tool_sets(sets: usize, each: usize) -> Value {
     (0..sets).map(set).collect()
 }
 
+fn exports(name: &str) -> Value {
+    json!([{"attachment": "a", "tool": "t", "name": name}])
+}
+
 fn secret_env(name: &str) -> Value {
     json!([{"name": name, "secretKeyRef": {"name": "s", "key": "k"}}])
 }
@@ -147,14 +151,72 @@ async fn an_attachment_is_refused(#[case] spec: Value, #[case] words: &str) {
 #[case::quantity(with(agent(), "/environment/resources", json!({"limits": {"memory": "much"}})), "spec.environment.resources.limits.memory")]
 #[case::negative_quantity(with(agent(), "/environment/resources", json!({"limits": {"memory": "-1Gi"}})), "spec.environment.resources.limits.memory")]
 #[case::claims(with(agent(), "/environment/resources", json!({"claims": []})), "unknown field \"spec.environment.resources.claims\"")]
-#[case::session_mode_is_later(with(agent(), "/session", json!({"mode": "OnDemand"})), "unknown field \"spec.session\"")]
-#[case::exports_are_later(with(agent(), "/exports", json!([])), "unknown field \"spec.exports\"")]
+#[case::session_mode(with(agent(), "/session", json!({"mode": "Sometimes"})), "Unsupported value: \"Sometimes\"")]
+#[case::session_fields_are_later(with(agent(), "/session", json!({"idleTimeout": "1h"})), "unknown field \"spec.session.idleTimeout\"")]
+#[case::export_on_demand(
+    with(with(agent(), "/exports", exports("read")), "/session", json!({"mode": "OnDemand"})),
+    "exports need session.mode Standing"
+)]
+#[case::export_of_a_management_name(
+    with(agent(), "/exports", exports("agents_list")),
+    "name is a management tool's: choose another one"
+)]
+#[case::export_of_a_name_that_is_kept(
+    with(agent(), "/exports", exports("approval_decide")),
+    "name is a management tool's: choose another one"
+)]
+#[case::export_with_a_dot(
+    with(agent(), "/exports", exports("a.b")),
+    "name may hold letters, digits, '_' and '-' only"
+)]
+#[case::export_with_a_break(
+    with(agent(), "/exports", exports("a\n")),
+    "name may hold letters, digits, '_' and '-' only"
+)]
+#[case::export_too_long(with(agent(), "/exports", exports(&"x".repeat(65))), "may not be more than 64")]
+#[case::export_without_name(with(agent(), "/exports", json!([{"attachment": "a", "tool": "t"}])), "spec.exports[0].name: Required value")]
+#[case::export_without_tool(with(agent(), "/exports", json!([{"attachment": "a", "tool": "", "name": "n"}])), "spec.exports[0].tool")]
+#[case::export_of_elsewhere(
+    with(agent(), "/exports", json!([{"attachment": "other/a", "tool": "t", "name": "n"}])),
+    "attachment must be the metadata.name of an McpAttachment"
+)]
+#[case::export_twice(
+    with(agent(), "/exports", json!([{"attachment": "a", "tool": "t", "name": "n"}, {"attachment": "b", "tool": "t", "name": "n"}])),
+    "spec.exports[1]: Duplicate value"
+)]
+#[case::exports(
+    with(agent(), "/exports", (0..65).map(|i| json!({"attachment": "a", "tool": "t", "name": format!("n{i}")})).collect()),
+    "must have at most 64 items"
+)]
 #[case::egress_is_later(with(agent(), "/environment/egress", json!({"mode": "Allow"})), "unknown field \"spec.environment.egress\"")]
 #[case::other_images_are_later(with(agent(), "/environment/allowedImages", json!([])), "unknown field \"spec.environment.allowedImages\"")]
 #[tokio::test]
 async fn an_agent_is_refused(#[case] spec: Value, #[case] words: &str) {
     let server = Server::new().await;
     server.create(&object("Agent", "coder", spec)).await.refused(words);
+}
+
+#[tokio::test]
+async fn how_sessions_come_to_be_never_changes() {
+    let server = Server::new().await;
+    let words = "session.mode is immutable: make another Agent";
+    let silent = object("Agent", "silent", agent());
+    let stored = server.create(&silent).await.ok();
+    assert_eq!(stored["spec"]["session"], json!({"mode": "Standing"}));
+    let to = |mode: &str| json!({"spec": {"session": {"mode": mode}}});
+    server.merge(ADMIN, &silent, "", &to("OnDemand")).await.refused(words);
+    server.merge(ADMIN, &silent, "", &to("Standing")).await.ok();
+    server.merge(ADMIN, &silent, "", &json!({"spec": {"session": null}})).await.ok();
+    let made = object("Agent", "made", with(agent(), "/session", json!({"mode": "OnDemand"})));
+    server.create(&made).await.ok();
+    server.merge(ADMIN, &made, "", &to("Standing")).await.refused(words);
+    server.merge(ADMIN, &made, "", &json!({"spec": {"session": null}})).await.refused(words);
+    // Exports come and go with a Standing one only.
+    let exports = json!({"spec": {"exports": exports("read")}});
+    server.merge(ADMIN, &made, "", &exports).await.refused("exports need session.mode Standing");
+    let stored = server.merge(ADMIN, &silent, "", &exports).await.ok();
+    assert_eq!(stored["spec"]["exports"][0]["name"], "read");
+    serde_json::from_value::<awaken_operator::api::Agent>(stored).unwrap();
 }
 
 #[tokio::test]

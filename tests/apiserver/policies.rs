@@ -101,20 +101,71 @@ async fn the_gateway_cannot_write_a_session_itself() {
     server.merge(GATEWAY, &made, "", &patch).await.refused("cannot patch resource \"sessions\"");
 }
 
+/// An owner of kind Agent, or of another kind.
+fn owner(version: &str, kind: &str, uid: &str) -> Value {
+    json!({"apiVersion": version, "kind": kind, "name": "coder", "uid": uid})
+}
+
 #[tokio::test]
-async fn sessions_are_made_and_changed_by_the_operator_alone() {
+async fn users_make_sessions_and_close_them() {
     let server = Server::new().await;
     let made = object("Session", "mine", json!({"agentRef": {"name": "coder"}}));
-    let words = "a Session is made and changed by the operator alone: apply an Agent";
-    server.create(&made).await.refused(words);
-    let of_operator = session(&server).await;
+    server.create(&made).await.ok();
+    server.apply(&made).await.ok();
     let spec = json!({"spec": {"agentRef": {"name": "other"}}});
-    server.merge(ADMIN, &of_operator, "", &spec).await.refused("agentRef is immutable");
-    // Metadata may be touched and the object deleted: a stuck finalizer can be taken out by hand.
+    server.merge(ADMIN, &made, "", &spec).await.refused("agentRef is immutable");
+    let metadata = json!({"metadata": {"annotations": {"a": "b"}}});
+    server.merge(ADMIN, &made, "", &metadata).await.ok();
+    server.call(ADMIN, Method::DELETE, &server.path(&made), "application/json", None).await.ok();
+    // Any name that an object can have.
+    for name in ["0.x-y".to_owned(), format!("{}.{}", "a".repeat(190), "b".repeat(62))] {
+        let made = object("Session", &name, json!({"agentRef": {"name": "coder"}}));
+        server.create(&made).await.ok();
+    }
+    let unnamed = json!({
+        "apiVersion": "awaken.dev/v1alpha1", "kind": "Session",
+        "metadata": {"generateName": "coder-"}, "spec": {"agentRef": {"name": "coder"}},
+    });
+    let path = format!("/apis/awaken.dev/v1alpha1/namespaces/{}/sessions", server.namespace);
+    let stored = server.post(&path, &unnamed).await.ok();
+    assert!(stored["metadata"]["name"].as_str().unwrap().starts_with("coder-"));
+}
+
+#[tokio::test]
+async fn nobody_but_the_operator_says_that_an_agent_owns_a_session() {
+    let server = Server::new().await;
+    let words = "an Agent owns the Session that the operator makes for it, and no other";
+    let owned = |name: &str, owners: Value| {
+        let mut made = object("Session", name, json!({"agentRef": {"name": "coder"}}));
+        made["metadata"]["ownerReferences"] = owners;
+        made
+    };
+    let agent = owner("awaken.dev/v1alpha1", "Agent", "u-1");
+    server.create(&owned("forged", json!([agent]))).await.refused(words);
+    server
+        .create(&owned("later", json!([owner("awaken.dev/v2", "Agent", "u")])))
+        .await
+        .refused(words);
+    // Another's Agent, and owners of other kinds, are nothing to us.
+    let others = json!([owner("v1", "ConfigMap", "u-2"), owner("other.dev/v1", "Agent", "u-3")]);
+    let made = owned("others", others.clone());
+    server.create(&made).await.ok();
+    let mut all = others.as_array().unwrap().clone();
+    all.push(agent.clone());
+    let patch = json!({"metadata": {"ownerReferences": all}});
+    server.merge(ADMIN, &made, "", &patch).await.refused(words);
+
+    let made = owned("coder", json!([agent]));
+    let path = format!("/apis/awaken.dev/v1alpha1/namespaces/{}/sessions", server.namespace);
+    server.call(OPERATOR, Method::POST, &path, "application/json", Some(&made)).await.ok();
+    // Metadata may be touched, an owner taken out, and the object deleted: a stuck finalizer can be
+    // taken out by hand.
     let metadata = json!({"metadata": {"annotations": {"a": "b"}, "finalizers": null}});
-    server.merge(ADMIN, &of_operator, "", &metadata).await.ok();
-    let path = server.path(&of_operator);
-    server.call(ADMIN, Method::DELETE, &path, "application/json", None).await.ok();
+    server.merge(ADMIN, &made, "", &metadata).await.ok();
+    server.merge(ADMIN, &made, "", &json!({"metadata": {"ownerReferences": null}})).await.ok();
+    let again = json!({"metadata": {"ownerReferences": [agent]}});
+    server.merge(ADMIN, &made, "", &again).await.refused(words);
+    server.call(ADMIN, Method::DELETE, &server.path(&made), "application/json", None).await.ok();
 }
 
 #[tokio::test]

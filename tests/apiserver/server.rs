@@ -142,7 +142,10 @@ impl Server {
         }
         let session = json!({
             "apiVersion": "awaken.dev/v1alpha1", "kind": "Session",
-            "metadata": {"name": "probe", "namespace": "default"}, "spec": {"agentRef": {"name": "a"}},
+            "metadata": {"name": "probe", "namespace": "default", "ownerReferences": [
+                {"apiVersion": "awaken.dev/v1alpha1", "kind": "Agent", "name": "a", "uid": "u"},
+            ]},
+            "spec": {"agentRef": {"name": "a"}},
         });
         let path = format!("{}?dryRun=All", self.collection(&session));
         self.until("the policies hold", async || {

@@ -41,11 +41,15 @@ async fn an_agent() {
         .map(|i| (format!("example.com/{i}"), json!("1")))
         .collect::<serde_json::Map<_, _>>()
         .into();
+    let exports: Value = (0..64)
+        .map(|i| json!({"attachment": "a".repeat(253), "tool": "t".repeat(128), "name": name("e", i, 64)}))
+        .collect();
     let spec = json!({"environment": {"image": format!("a/{}", "b".repeat(510)), "workspace": {"mountPath": format!("/{}", "w".repeat(255))},
-        "resources": {"limits": quantities, "requests": quantities}}, "toolSets": sets});
+        "resources": {"limits": quantities, "requests": quantities}}, "toolSets": sets, "exports": exports});
     let made = object("Agent", "full", spec);
     let stored = both_ways(&server, &made).await;
     assert_eq!(stored["spec"]["toolSets"][3]["tools"].as_array().unwrap().len(), 256);
+    assert_eq!(stored["spec"]["exports"].as_array().unwrap().len(), 64);
 }
 
 #[tokio::test]

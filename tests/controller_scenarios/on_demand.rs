@@ -8,6 +8,7 @@ use crate::{
         world::*,
     },
 };
+use awaken_operator::{api::Session, controller::build::policy};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -457,4 +458,27 @@ async fn an_owner_that_a_user_wrote_makes_no_session_of_another_name_standing() 
     api.apply("sessions", forged);
     until(&api, "sessions", "job-1", "Ready", false, "SessionNotOnDemand").await;
     assert_eq!(entries(&api, "job-1"), Vec::<Value>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_of_that_name_that_is_anothers_lets_no_pod_start() {
+    let api = ApiServer::new();
+    let _gateway = Gateway::start(&api, "gw-a", "inc-1", fine);
+    let _operator = Operator::start(&api);
+    let _kubelet = kubelet(&api);
+    api.refuse(|w, _| (w.plural == "networkpolicies").then(|| (500, "not yet".to_owned())));
+    api.apply("agents", on_demand("coder", &["files"]));
+    api.apply("mcpattachments", stdio("files", "coder", "mcp-server-filesystem"));
+    api.apply("sessions", session("job-1", "coder"));
+    api.wait("an entry", |api| entries(api, "job-1").first().map(|_| ())).await;
+    let ours: Session = serde_json::from_value(api.get("sessions", NS, "job-1").unwrap()).unwrap();
+    let foreign = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": policy::name(&ours), "namespace": NS}, "spec": {"podSelector": {}},
+    });
+    api.apply("networkpolicies", foreign);
+    api.refuse_nothing();
+    let told = until(&api, "mcpattachments", "files", "Ready", false, "PodRefused").await;
+    assert!(message(&told, "Ready").contains("NetworkPolicy"), "{}", message(&told, "Ready"));
+    assert!(api.all("pods").is_empty());
 }

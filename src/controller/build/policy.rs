@@ -31,7 +31,7 @@ pub fn name(session: &Session) -> String {
     let uid = session.metadata.uid.as_deref().unwrap_or_default();
     let digest = Fingerprint::new("policy-name").field(uid).finish();
     let head: String = session.name_any().chars().take(200).collect();
-    format!("{}-sandbox-{}", head.trim_end_matches(['.', '-']), &digest["sha256:".len()..][..8])
+    format!("{}-sandbox-{}", head.trim_end_matches(['.', '-']), &digest["sha256:".len()..][..16])
 }
 
 /// The one policy that selects the Session's pods.

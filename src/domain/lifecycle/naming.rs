@@ -5,6 +5,8 @@ use crate::domain::identity::Fingerprint;
 
 /// The longest name of a pod: it is also the host name inside.
 const MAX_NAME: usize = 63;
+/// How much of the digest ends a name, in hex digits: with 64 bits no two pods of a namespace meet.
+const DIGEST: usize = 16;
 
 /// The name of a generation's pod: readable at the front, unique by the hash at the end, at most
 /// 63 characters, a valid DNS label.
@@ -20,7 +22,7 @@ pub fn pod_name(
         .field(attachment_uid)
         .field(generation.to_be_bytes())
         .finish();
-    let tail = format!("-{generation}-{}", &digest["sha256:".len()..][..8]);
+    let tail = format!("-{generation}-{}", &digest["sha256:".len()..][..DIGEST]);
     let head: String = format!("{session}-{attachment}")
         .chars()
         .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
@@ -47,6 +49,15 @@ mod tests {
         let two = pod_name(&long, "s-1", &format!("{long}b"), "a-2", 1);
         assert_ne!(one, two);
         assert_ne!(one, pod_name(&long, "s-1", &format!("{long}a"), "a-1", 2));
+    }
+
+    #[test]
+    fn sessions_whose_names_run_into_their_attachments_names_differ() {
+        let one = pod_name("a", "s-1", "b-c", "a-1", 1);
+        let two = pod_name("a-b", "s-2", "c", "a-1", 1);
+        let (head, tail) = one.split_at("a-b-c-1-".len());
+        assert!(two.starts_with(head) && !two.ends_with(tail), "{one} {two}");
+        assert_eq!(tail.len(), DIGEST);
     }
 
     proptest! {
