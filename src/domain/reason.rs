@@ -144,6 +144,9 @@ reasons! {
     Unauthenticated, Refusal, "The request carries no valid token.", "Ask for a token with audience awaken-gateway.";
     Forbidden, Refusal, "The caller may not do this.", "Ask for the right that the message names.";
     NotFound, Refusal, "There is no such thing, or the caller may not know of it.", "";
+    AlreadyExists, Refusal, "An object of this name exists already.", "Use another name, or delete the one that exists.";
+    FieldConflict, Refusal, "Somebody else set these fields, or changed the object meanwhile.", "Leave those fields to that manager, or repeat the call with force to take them over.";
+    ApiServerUnavailable, Refusal, "The API server does not answer, or answers that it cannot.", "Try again.";
     UnknownMcpSession, Refusal, "The MCP session is unknown or ended.", "Initialize again.";
 }
 
