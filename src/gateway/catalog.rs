@@ -113,6 +113,11 @@ impl Catalog {
         self.servers.iter().map(|server| &*server.handle.redactor)
     }
 
+    /// Every published generation, one of each server.
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
     /// What the policy shows on an endpoint; nothing for a server that is not there.
     pub fn list(&self, server: Option<&str>) -> &Arc<ToolList> {
         self.view(server).map_or(&self.nothing, |view| &view.list)

@@ -19,6 +19,7 @@ pub mod handle;
 pub mod host;
 pub mod hosted;
 pub mod index;
+pub mod management;
 pub mod metrics;
 pub mod recover;
 pub mod rest;

@@ -56,6 +56,7 @@ struct State {
 struct Selector {
     namespace: Option<String>,
     labels: Vec<(String, String)>,
+    name: Option<String>,
     metadata_only: bool,
 }
 
@@ -321,8 +322,10 @@ impl ApiServer {
     fn list_or_watch(&self, state: &mut State, asked: &Asked) -> Response<Body> {
         let labels = asked.query.get("labelSelector").map(String::as_str).unwrap_or("");
         let labels = labels.split(',').filter_map(|l| l.split_once('='));
+        let fields = asked.query.get("fieldSelector").map(String::as_str).unwrap_or("");
         let selector = Selector {
             namespace: asked.namespace.clone(),
+            name: fields.strip_prefix("metadata.name=").map(str::to_owned),
             labels: labels.map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
             metadata_only: asked.metadata_only,
         };
@@ -446,6 +449,7 @@ impl Selector {
     fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
         self.namespace.as_ref().is_none_or(|ns| *ns == text(object, "/metadata/namespace"))
+            && self.name.as_ref().is_none_or(|name| *name == text(object, "/metadata/name"))
             && self.labels.iter().all(|(k, v)| labels[k] == json!(v))
     }
 

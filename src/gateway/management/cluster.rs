@@ -1,0 +1,98 @@
+//! Requests to the API server, each with its limit, each failure told as a problem. Knows no tool.
+
+use super::{problem::Problem, text::line};
+use crate::domain::reason::Reason;
+use k8s_openapi::NamespaceResourceScope;
+use kube::{Resource, core::DeserializeGuard, runtime::watcher};
+use serde::de::DeserializeOwned;
+use std::{fmt::Debug, time::Duration};
+
+/// How long one request may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A kind of ours.
+pub trait Kind:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<K> Kind for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// Runs a request that changes nothing. `doing` names it in messages: "Reading x".
+///
+/// # Errors
+/// What the API server said, or that it said nothing.
+pub async fn read<T>(
+    doing: &str,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Problem> {
+    match tokio::time::timeout(LIMIT, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(Problem::of_kube(doing, &error)),
+        Err(_) => Err(Problem::unavailable(doing, &late())),
+    }
+}
+
+/// Runs a request that changes something: without an answer nobody knows whether it did.
+///
+/// # Errors
+/// As [`read`]; without an answer `OutcomeUnknown`.
+pub async fn write<T>(
+    doing: &str,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Problem> {
+    let why = match tokio::time::timeout(LIMIT, request).await {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(error @ (kube::Error::Api(_) | kube::Error::BuildRequest(_)))) => {
+            return Err(Problem::of_kube(doing, &error));
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => late(),
+    };
+    let cause = format!("{doing}: the API server did not answer: {}.", line(&why, 512));
+    Err(Problem::new(Reason::OutcomeUnknown, cause))
+}
+
+fn late() -> String {
+    format!("no answer within {} s", LIMIT.as_secs())
+}
+
+/// The object, where it can be read.
+///
+/// # Errors
+/// `UnreadableObject`.
+pub fn readable<K: Kind>(guarded: DeserializeGuard<K>) -> Result<K, Problem> {
+    guarded.0.map_err(|invalid| {
+        let name = invalid.metadata.name.unwrap_or_default();
+        Problem::new(
+            Reason::UnreadableObject,
+            format!("{} {name} cannot be read: {}.", K::kind(&()), line(&invalid.error, 400)),
+        )
+    })
+}
+
+/// A watch that cannot go on, as a problem; none when it is tried again by itself.
+pub fn broken(doing: &str, error: &watcher::Error) -> Option<Problem> {
+    let problem = match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => Problem::of_kube(doing, error),
+        _ => return None,
+    };
+    (problem.reason == Reason::Forbidden).then_some(problem)
+}
