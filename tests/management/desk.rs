@@ -16,7 +16,6 @@ use awaken_operator::{
         server::{ProgressReport, ProgressSink},
     },
 };
-use axum::body::Body;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
@@ -26,7 +25,6 @@ use std::{
     convert::Infallible,
     sync::{Arc, Mutex},
 };
-use tower::ServiceExt as _;
 
 pub const ACCOUNT: &str = "system:serviceaccount:awaken-system:awaken-mcp";
 /// What stands in every Secret, and may stand nowhere else.
@@ -288,7 +286,7 @@ async fn paged(
 ) -> Response<kube::client::Body> {
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     let mut list: Value = serde_json::from_slice(&bytes).unwrap();
-    let Some(items) = list["items"].as_array() else {
+    let Some(items) = list["items"].as_array().cloned() else {
         return Response::builder()
             .status(list["code"].as_u64().map_or(200, |c| c as u16))
             .body(kube::client::Body::from(bytes.to_vec()))

@@ -29,8 +29,8 @@ fn all() -> Vec<Value> {
     MANAGEMENT_TOOLS.iter().map(|name| definition(&desk.tools, name)).collect()
 }
 
-#[test]
-fn every_schema_is_valid_and_closed() {
+#[tokio::test]
+async fn every_schema_is_valid_and_closed() {
     for tool in all() {
         for which in ["inputSchema", "outputSchema"] {
             let schema = &tool[which];
@@ -64,8 +64,8 @@ fn closed(path: &str, schema: &Value) {
     }
 }
 
-#[test]
-fn the_input_of_apply_holds_the_spec_of_the_definition() {
+#[tokio::test]
+async fn the_input_of_apply_holds_the_spec_of_the_definition() {
     let desk = Desk::new();
     let schema = definition(&desk.tools, "attachment_apply")["inputSchema"].clone();
     let spec = &schema["properties"]["spec"];
@@ -95,8 +95,8 @@ fn same_fields(path: &str, a: &Value, b: &Value) {
     }
 }
 
-#[test]
-fn annotations_are_honest() {
+#[tokio::test]
+async fn annotations_are_honest() {
     let found: Vec<_> = all()
         .iter()
         .map(|tool| {
@@ -143,8 +143,8 @@ async fn only_what_is_exported_is_there_in_the_domains_order() {
     assert!(Desk::with(&["team-a"], &[]).tools.definitions().is_empty());
 }
 
-#[test]
-fn definitions_are_the_same_each_time() {
+#[tokio::test]
+async fn definitions_are_the_same_each_time() {
     let texts = || -> Vec<_> {
         let all = Desk::new().tools.definitions();
         all.into_iter().map(|(_, raw)| raw.as_str().to_owned()).collect()
@@ -154,8 +154,8 @@ fn definitions_are_the_same_each_time() {
     assert!(bytes < 96 * 1024, "{bytes} bytes of definitions");
 }
 
-#[test]
-fn an_example_of_each_input_fits() {
+#[tokio::test]
+async fn an_example_of_each_input_fits() {
     let desk = Desk::new();
     for (tool, arguments) in crate::refusals::examples() {
         fits(&definition(&desk.tools, tool)["inputSchema"], &arguments);

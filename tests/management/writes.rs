@@ -30,10 +30,9 @@ async fn an_apply_creates_then_changes_then_leaves() {
     assert!(answer.text.starts_with("Created.\n"), "{}", answer.text);
     let applied = answer.good();
     assert_eq!((&applied["change"], &applied["dryRun"]), (&json!("Created"), &json!(false)));
-    assert_eq!(
-        applied["attachment"]["spec"],
-        desk.api.get("mcpattachments", "team-a", "files").unwrap()["spec"]
-    );
+    assert_eq!(applied["attachment"]["target"], "https://mcp.example.com/mcp");
+    let stored = desk.api.get("mcpattachments", "team-a", "files").unwrap();
+    assert_eq!(stored["spec"], spec("coder"));
     let mut other = apply(json!({}));
     other["spec"]["http"]["url"] = json!("https://other.example.com/mcp");
     assert_eq!(desk.call("attachment_apply", other.clone()).await.good()["change"], "Changed");
@@ -190,6 +189,10 @@ async fn a_session_gets_the_name_that_was_asked_for_or_one_of_its_own() {
     assert_eq!(made.good()["session"]["endpoint"], "/v1/sessions/team-a/mine/mcp");
     let spec = desk.api.get("sessions", "team-a", "mine").unwrap()["spec"].clone();
     assert_eq!(spec, json!({"agentRef": {"name": "writer"}}));
+    desk.script(|asked| {
+        let taken = asked.method == "POST" && asked.body["metadata"]["name"] == "mine";
+        taken.then(|| no(409, "AlreadyExists", "sessions.awaken.dev \"mine\" already exists", &[]))
+    });
     assert_eq!(desk.call("session_create", arguments).await.failed().0, "AlreadyExists");
     let made = desk.call("session_create", json!({"namespace": "team-a", "agent": "writer"})).await;
     assert_eq!(made.good()["session"]["name"], "writer-x7k2q");
