@@ -64,7 +64,7 @@ async fn wrong_arguments_are_named_and_cost_no_request() {
         )];
         for (argument, value) in good.as_object().unwrap() {
             let mut other = good.clone();
-            other[argument] = if value.is_array() { json!("x") } else { json!(["x"]) };
+            other[argument] = if value.is_object() { json!("x") } else { json!(["x"]) };
             wrong.push((other, argument.as_str()));
             if ["namespace", "name", "agent", "session"].contains(&argument.as_str()) {
                 for name in ["", "Team", "a b", "../x", "a/b", "a%2Fb", "a?b=c", "ä", "-a", "a\n"]

@@ -225,7 +225,8 @@ pub struct GenerationView {
     pub generation: i64,
     /// Requested, Realizing, Active, Draining or Failed.
     pub state: State,
-    /// Why.
+    /// Why, one word of the documented list of reasons.
+    #[schemars(with = "String")]
     pub reason: Reason,
     /// The cause.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -92,6 +92,7 @@ pub struct RecordView {
     pub outcome: Option<String>,
     /// Why, where there is more to say.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub reason: Option<Reason>,
     /// The same for people.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -149,7 +149,7 @@ impl Tool for AttachmentApply {
         (server-side apply). Its tools may be used once the Agent's spec.toolSets has an entry of \
         the attachment's name. Use dryRun to check a spec, waitSeconds to wait until the server is \
         in service. agentRef and the kind of target cannot change: delete it and apply it anew.";
-    const HINTS: Hints = Hints { destructive: true, ..Hints::IDEMPOTENT_WRITE };
+    const HINTS: Hints = Hints { destructive: true, open_world: true, ..Hints::IDEMPOTENT_WRITE };
     type Arguments = ApplyArguments;
     type Output = Applied;
 
