@@ -21,3 +21,12 @@ install_chart() {
     --set "image.repository=${image%:*},image.tag=${image##*:}" --wait --timeout 2m "$@" >/dev/null
   kubectl -n awaken-system get deployments
 }
+
+# install_for_tests IMAGE: with /v1/mcp, in the namespaces of the end-to-end tests that its values name.
+install_for_tests() {
+  local namespace
+  for namespace in $(grep -o 'e2e-mcp-[a-z]*' tests/e2e/values.yaml | sort -u); do
+    kubectl create namespace "$namespace" --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+  done
+  install_chart "$1" --values tests/e2e/values.yaml
+}

@@ -1,7 +1,7 @@
 //! The good path: real servers and a real client; either order of applying; what passes unchanged.
 
 use crate::support::{
-    LIMIT, Server, Team,
+    LIMIT, Server, Team, clients,
     cluster::kubeconfig,
     objects::{object, pod, servers_image},
     team::{AGENT, CALLER, agent, called, http as http_attachment},
@@ -9,28 +9,8 @@ use crate::support::{
 };
 use awaken_stub::tools::{FULL, FULL_RESULT};
 use serde_json::{Value, json};
-use std::{process::Stdio, time::Duration};
-use tokio::{io::AsyncWriteExt, process::Command};
-
-/// Runs the client from PyPI against an endpoint.
-async fn python_client(url: &str, token: &str, calls: Value) -> Value {
-    let mut child = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/client/run"))
-        .arg(url)
-        .env("AWAKEN_TOKEN", token)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the client starts");
-    let mut stdin = child.stdin.take().expect("piped");
-    stdin.write_all(calls.to_string().as_bytes()).await.expect("the client reads");
-    drop(stdin);
-    let limit = Duration::from_secs(180);
-    let out =
-        tokio::time::timeout(limit, child.wait_with_output()).await.expect("in time").unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    serde_json::from_slice(&out.stdout).expect("the client prints JSON")
-}
+use std::time::Duration;
+use tokio::process::Command;
 
 #[tokio::test]
 async fn real_servers_serve_a_real_client_under_a_policy_with_a_trace() {
@@ -69,7 +49,7 @@ async fn real_servers_serve_a_real_client_under_a_policy_with_a_trace() {
     team.ready("everything").await;
 
     let token = team.token(CALLER, "awaken-gateway").await;
-    let report = python_client(&team.url(AGENT, "mcp").await, &token, json!([
+    let report = clients::sdk(&team.url(AGENT, "mcp").await, &token, json!([
         {"tool": "mcp__files__read_text_file", "arguments": {"path": "/workspace/hello.txt"}},
         {"tool": "mcp__everything__echo", "arguments": {"message": "héllo 🦀"}},
         {"tool": "mcp__files__write_file", "arguments": {"path": "/workspace/x", "content": "x"}},

@@ -11,6 +11,7 @@
 mod bad_input;
 mod canary;
 mod deletion;
+mod export;
 mod faults;
 mod happy;
 mod requests;

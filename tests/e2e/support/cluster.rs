@@ -1,7 +1,7 @@
 //! The cluster and the installation.
 
 use super::{
-    objects::{condition, resource, shown},
+    objects::{condition, object, resource, shown},
     wait::{LIMIT, until},
 };
 use anyhow::{Context, Result, bail};
@@ -10,12 +10,29 @@ use kube::{
     api::{DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{env, sync::OnceLock};
 use tokio::{process::Command, sync::OnceCell};
 
 /// Namespace of the installation.
 pub const SYSTEM: &str = "awaken-system";
+
+/// The namespaces that `values.yaml` opens to the management tools.
+pub const MANAGED: [&str; 3] = ["e2e-mcp-sdk", "e2e-mcp-inspector", "e2e-mcp-wire"];
+
+/// A namespace that admits no pod but those that PodSecurity `restricted` does.
+pub fn restricted(name: &str) -> Value {
+    let mut namespace = object("Namespace", name, json!({}));
+    namespace["metadata"]["labels"] = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+    namespace
+}
+
+/// Whether the gateway of this Deployment has the route `/v1/mcp`.
+fn has_endpoint(deployment: &Value) -> bool {
+    let arguments = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+    let arguments = arguments.as_array().map_or(&[][..], Vec::as_slice);
+    arguments.iter().any(|a| a == &format!("--mcp-bearer-secret={}", super::endpoint::SECRET))
+}
 
 /// A client of the cluster. One for each test: it belongs to the test's runtime.
 #[derive(Clone)]
@@ -51,25 +68,39 @@ impl Cluster {
     }
 
     async fn installed(&self) -> Result<()> {
-        if self.get("Deployment", Some(SYSTEM), "awaken-gateway").await.is_none() {
-            let image =
-                env::var("AWAKEN_E2E_IMAGE").unwrap_or("localhost/awaken-operator:dev".to_owned());
-            let (repository, tag) = image.rsplit_once(':').context("AWAKEN_E2E_IMAGE has a tag")?;
-            let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/awaken-operator");
-            let out = Command::new("helm")
-                .args(["upgrade", "--install", "awaken", chart, "--namespace", SYSTEM])
-                .args(["--create-namespace", "--wait", "--timeout", "2m"])
-                .args(["--set", &format!("image.repository={repository},image.tag={tag}")])
-                .env("KUBECONFIG", kubeconfig())
-                .output()
-                .await
-                .context("helm")?;
-            if !out.status.success() {
-                bail!("helm: {}", String::from_utf8_lossy(&out.stderr));
-            }
+        let found = self.get("Deployment", Some(SYSTEM), "awaken-gateway").await;
+        if !found.as_ref().is_some_and(has_endpoint) {
+            self.install(found.is_some()).await?;
         }
         for name in ["awaken-operator", "awaken-gateway"] {
             self.available(name).await;
+        }
+        Ok(())
+    }
+
+    /// Installs the chart with the tests' values, or upgrades it to them.
+    async fn install(&self, upgrade: bool) -> Result<()> {
+        for name in MANAGED {
+            self.apply(None, &restricted(name)).await?;
+        }
+        let root = env!("CARGO_MANIFEST_DIR");
+        let (chart, values) =
+            (format!("{root}/charts/awaken-operator"), format!("{root}/tests/e2e/values.yaml"));
+        let mut helm = Command::new("helm");
+        helm.args(["upgrade", "--install", "awaken", &chart, "--namespace", SYSTEM])
+            .args(["--create-namespace", "--wait", "--timeout", "2m", "--values", &values])
+            .env("KUBECONFIG", kubeconfig());
+        if upgrade {
+            helm.arg("--reuse-values");
+        } else {
+            let image =
+                env::var("AWAKEN_E2E_IMAGE").unwrap_or("localhost/awaken-operator:dev".to_owned());
+            let (repository, tag) = image.rsplit_once(':').context("AWAKEN_E2E_IMAGE has a tag")?;
+            helm.args(["--set", &format!("image.repository={repository},image.tag={tag}")]);
+        }
+        let out = helm.output().await.context("helm")?;
+        if !out.status.success() {
+            bail!("helm: {}", String::from_utf8_lossy(&out.stderr));
         }
         Ok(())
     }

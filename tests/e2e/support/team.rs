@@ -1,7 +1,7 @@
 //! A namespace of one test: its Agent, attachments, caller, clients and trace.
 
 use super::{
-    cluster::Cluster,
+    cluster::{Cluster, restricted},
     objects::{condition, object, shown, stub_image},
     wait::{LIMIT, until},
 };
@@ -51,13 +51,22 @@ impl Team {
         Self::made(class, hold).await
     }
 
+    /// A namespace that the installation opens to the management tools, one of
+    /// [`super::cluster::MANAGED`]. One test uses it.
+    pub async fn managed(name: &str) -> Self {
+        let hold = Hold::Shared { _guard: PRODUCT.read().await };
+        let team = Self::in_namespace(name.to_owned(), hold).await;
+        team.emptied().await; // of what a failed run left
+        team
+    }
+
     async fn made(class: &str, hold: Hold) -> Self {
+        Self::in_namespace(format!("e2e-{class}-{}", process::id()), hold).await
+    }
+
+    async fn in_namespace(name: String, hold: Hold) -> Self {
         let cluster = Cluster::connect().await;
-        let name = format!("e2e-{class}-{}", process::id());
-        let mut namespace = object("Namespace", &name, json!({}));
-        namespace["metadata"]["labels"] =
-            json!({"pod-security.kubernetes.io/enforce": "restricted"});
-        cluster.apply(None, &namespace).await.expect("a namespace");
+        cluster.apply(None, &restricted(&name)).await.expect("a namespace");
         let team = Self { cluster, name, _hold: hold };
         team.apply(object("ServiceAccount", CALLER, json!({}))).await;
         team.apply(object("Role", CALLER, json!({"rules": [
@@ -81,6 +90,25 @@ impl Team {
                 None => Ok(()),
                 Some(still) => Err(shown(&still)),
             }
+        })
+        .await;
+    }
+
+    /// Deletes what tests make, and waits until all of it and what the product made is gone. The
+    /// namespace stays.
+    pub async fn emptied(&self) {
+        for kind in ["McpAttachment", "Session", "Agent", "Pod", "Service"] {
+            for found in self.cluster.list(kind, Some(&self.name), "").await {
+                self.delete(kind, found["metadata"]["name"].as_str().expect("a name")).await;
+            }
+        }
+        until("nothing is left in the namespace", LIMIT, || async {
+            for kind in ["McpAttachment", "Session", "Agent", "Pod", "NetworkPolicy"] {
+                if let Some(still) = self.cluster.list(kind, Some(&self.name), "").await.first() {
+                    return Err(format!("{kind} {}", shown(still)));
+                }
+            }
+            Ok(())
         })
         .await;
     }

@@ -1,0 +1,120 @@
+//! The bearer of `/v1/mcp`: rotated under load, taken away, brought back.
+
+use crate::support::{Endpoint, Team, cluster::Cluster, endpoint::HELLO};
+use awaken_stub::mcp_client::{Client, Reply};
+use http::Method;
+use serde_json::json;
+use std::time::Duration;
+use tokio::{sync::watch, task::JoinHandle};
+
+/// Calls a management tool without a pause until told to stop; how often. The first call that
+/// fails is the error.
+fn load(mut client: Client, mut stop: watch::Receiver<bool>) -> JoinHandle<anyhow::Result<usize>> {
+    tokio::spawn(async move {
+        let mut calls = 0;
+        while !*stop.borrow_and_update() {
+            let answer = client.call("agents_list", &json!({"limit": 1})).await?;
+            anyhow::ensure!(answer["result"]["isError"] != true, "after {calls} calls: {answer}");
+            anyhow::ensure!(answer.get("result").is_some(), "after {calls} calls: {answer}");
+            calls += 1;
+        }
+        Ok(calls)
+    })
+}
+
+/// Everything of an answer that a caller could tell from another.
+fn told(reply: &Reply) -> (u16, Vec<(String, String)>, String) {
+    let headers = reply.headers.iter().filter(|(name, _)| *name != "date");
+    let text = |v: &http::HeaderValue| String::from_utf8_lossy(v.as_bytes()).into_owned();
+    (reply.status, headers.map(|(n, v)| (n.to_string(), text(v))).collect(), reply.text())
+}
+
+#[tokio::test]
+async fn the_bearer_is_rotated_under_load_without_a_failed_call() {
+    let team = Team::new("bearer").await;
+    let endpoint = Endpoint::alone(&team.cluster).await;
+    let (old, new) = (endpoint.token.as_str(), "e2e-bearer-that-comes-next");
+    let (stop, stopped) = watch::channel(false);
+    let before = load(endpoint.connected().await, stopped.clone());
+
+    // the new one beside the old one: both are valid, and no session notices
+    endpoint.set(&[("token", new), ("previous-token", old)]).await;
+    endpoint.answers(Some(new), 200).await;
+    assert_eq!(endpoint.hello(Some(old)).await.unwrap().status, 200);
+    let mut moved = endpoint.client(Some(new));
+    moved.initialize().await.unwrap();
+    let (stop_after, stopped_after) = watch::channel(false);
+    let after = load(moved, stopped_after);
+    stop.send_replace(true);
+    let calls = before.await.unwrap().expect("no call with the old bearer fails");
+    assert!(calls > 5, "{calls}");
+
+    // an open stream ends with its bearer
+    let listener = endpoint.connected().await;
+    let stream = reqwest::Client::builder().no_proxy().build().unwrap();
+    let stream = stream.get(&endpoint.url).bearer_auth(old).header("accept", "text/event-stream");
+    let stream = stream.header("mcp-session-id", listener.session.unwrap()).send().await.unwrap();
+    assert_eq!(stream.status(), 200);
+    endpoint.set(&[("token", new)]).await;
+    endpoint.answers(Some(old), 401).await;
+    let ended = tokio::time::timeout(Duration::from_secs(10), stream.bytes()).await;
+    ended.expect("the stream ends").expect("as a stream does");
+    stop_after.send_replace(true);
+    let calls = after.await.unwrap().expect("no call with the new bearer fails");
+    assert!(calls > 5, "{calls}");
+    let challenge = endpoint.answers(Some(old), 401).await;
+    assert!(challenge.headers["www-authenticate"].to_str().unwrap().starts_with("Bearer"));
+    assert!(!challenge.text().contains(old) && !challenge.text().contains(new));
+    nothing_was_logged(&team.cluster, &[old, new]).await;
+    team.end().await;
+}
+
+#[tokio::test]
+async fn without_its_secret_the_route_is_a_path_like_any_unknown_one() {
+    let team = Team::new("no-bearer").await;
+    let endpoint = Endpoint::alone(&team.cluster).await;
+    let mut client = endpoint.connected().await;
+    let gateway = endpoint.url.strip_suffix("/v1/mcp").unwrap().to_owned();
+    let token = endpoint.token.clone();
+
+    for keys in [None, Some(&[("token", "")][..]), Some(&[("previous-token", "alone-no-good")][..])]
+    {
+        match keys {
+            None => endpoint.remove().await,
+            Some(keys) => endpoint.set(keys).await,
+        }
+        endpoint.answers(Some(&token), 404).await;
+        for method in [Method::POST, Method::GET, Method::DELETE, Method::PUT] {
+            for path in ["/v1/mcp", "/v1/mcp/"] {
+                for shown in [Some(token.as_str()), Some("alone-no-good"), None] {
+                    let ask = async |path: &str| {
+                        let mut client = Client::new(&format!("{gateway}{path}"), shown).unwrap();
+                        let body = if method == Method::GET { "" } else { HELLO };
+                        told(&client.send(method.clone(), body).await.unwrap())
+                    };
+                    assert_eq!(ask(path).await, ask("/v1/no-such").await, "{method} {path}");
+                }
+            }
+        }
+        // a session of before is no way in
+        assert_eq!(client.request("ping", &json!({})).await.unwrap().status, 404);
+        endpoint.set(&[("token", &token)]).await;
+        endpoint.answers(Some(&token), 200).await;
+    }
+    // and the session is there again, since the gateway was not restarted
+    assert_eq!(client.request("ping", &json!({})).await.unwrap().status, 200);
+    team.end().await;
+}
+
+/// No token stands in the product's logs.
+async fn nothing_was_logged(cluster: &Cluster, tokens: &[&str]) {
+    for component in ["gateway", "operator"] {
+        for pod in cluster.component(component).await {
+            let name = pod["metadata"]["name"].as_str().unwrap();
+            let log = cluster.logs(crate::support::cluster::SYSTEM, name).await;
+            for token in tokens {
+                assert!(!log.contains(token), "the log of {name} holds a bearer");
+            }
+        }
+    }
+}
