@@ -30,6 +30,7 @@ pub use account::{Account, AccountError};
 pub use answer::LONGEST;
 
 use super::{
+    config::McpConfig,
     export::{Management, ManagementContext, ManagementError},
     hosted::Sessions,
 };
@@ -60,6 +61,25 @@ pub struct Settings {
     pub namespaces: BTreeSet<String>,
     /// The tools that are exported, by name.
     pub exports: BTreeSet<String>,
+}
+
+impl Settings {
+    /// From the route's settings; none when no management tool is exported.
+    ///
+    /// # Errors
+    /// Tools without an account to act under, or with one that is no service account.
+    pub fn of(config: &McpConfig) -> Result<Option<Self>, String> {
+        if config.exports.is_empty() {
+            return Ok(None);
+        }
+        let missing = || "--mcp-export needs --mcp-management-account".to_owned();
+        let account = config.management_account.as_ref().ok_or_else(missing)?;
+        Ok(Some(Self {
+            account: account.parse().map_err(|error: AccountError| error.to_string())?,
+            namespaces: config.management_namespaces.iter().cloned().collect(),
+            exports: config.exports.iter().cloned().collect(),
+        }))
+    }
 }
 
 /// What the tools work with.
@@ -274,6 +294,20 @@ impl Management for ManagementTools {
 mod tests {
     use super::*;
     use crate::domain::export::MANAGEMENT_TOOLS;
+
+    #[test]
+    fn tools_need_an_account_and_no_tools_need_none() {
+        let mut config = McpConfig::default();
+        assert!(Settings::of(&config).unwrap().is_none());
+        config.exports = vec!["agents_list".to_owned()];
+        assert!(Settings::of(&config).unwrap_err().contains("--mcp-management-account"));
+        config.management_account = Some("admin".to_owned());
+        assert!(Settings::of(&config).unwrap_err().contains("no service account"));
+        config.management_account = Some("system:serviceaccount:a:b".to_owned());
+        config.management_namespaces = vec!["team-a".to_owned()];
+        let settings = Settings::of(&config).unwrap().unwrap();
+        assert!(settings.namespaces.contains("team-a") && settings.exports.contains("agents_list"));
+    }
 
     #[test]
     fn the_table_is_the_domains_list() {

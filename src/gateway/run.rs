@@ -9,6 +9,7 @@ use super::{
     host::{self, Host, cluster::ApiCluster, connect::Connector, keys::LinkKeys},
     hosted::Sessions,
     index::{Index, watch},
+    management::{self, ManagementTools},
     metrics::GatewayMetrics,
     router::{Gateway, router},
     service::REVIEW,
@@ -117,7 +118,18 @@ pub async fn run(
         metrics.clone(),
         incarnation.clone(),
     ));
-    let set = Arc::new(ExportSet::new(None, index.shared(), sessions.clone()));
+    let management = management::Settings::of(&config.mcp).map_err(GatewayError::Setting)?.map(
+        |settings| -> Arc<dyn export::Management> {
+            let parts = management::Parts {
+                client: client.clone(),
+                journal: journal.read.clone(),
+                sessions: sessions.clone(),
+                clock: clock.clone(),
+            };
+            Arc::new(ManagementTools::new(settings, parts))
+        },
+    );
+    let set = Arc::new(ExportSet::new(management, index.shared(), sessions.clone()));
     let export = Export { bearer: Bearer::default(), set: set.clone() };
     let gateway = Arc::new(Gateway {
         auth: Arc::new(Auth::new(
