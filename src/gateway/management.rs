@@ -210,6 +210,11 @@ fn table() -> [Entry; 12] {
     ]
 }
 
+/// Name and definition of every tool, exported or not, in the order of the domain's list.
+pub fn definitions() -> Vec<(&'static str, RawJson)> {
+    table().iter().map(|entry| (entry.name, (entry.definition)())).collect()
+}
+
 async fn called<T: Tool>(
     desk: &Desk,
     arguments: Option<RawJson>,

@@ -84,7 +84,7 @@ async fn the_sdk_manages_the_platform_and_calls_what_an_agent_exports() {
         ("attachments", call("attachments_list", json!({"namespace": here}))),
         ("attachment", call("attachment_get", at("files"))),
         ("agent", call("agent_get", at("coder"))),
-        ("trace", call("trace_list", at("coder"))),
+        ("trace", call("trace_list", json!({"namespace": here, "session": "coder"}))),
         ("retry", call("attachment_retry", waits("files"))),
         (
             "open",
@@ -250,7 +250,7 @@ async fn the_inspector_attaches_a_server_and_uses_it() {
     assert_eq!(names.last().unwrap(), "inspector_echo");
     let exported = tools.iter().find(|t| t["name"] == "inspector_echo").unwrap();
     assert!(exported["inputSchema"]["properties"]["message"].is_object(), "{exported}");
-    let trace = call("trace_list", json!({"namespace": team.name, "name": "helper"})).await;
+    let trace = call("trace_list", json!({"namespace": team.name, "session": "helper"})).await;
     let records = &trace.said["structuredContent"]["records"];
     let outcomes = records.as_array().unwrap().iter().filter(|r| r["kind"] == "Outcome");
     assert_eq!(outcomes.map(|r| r["outcome"].clone()).collect::<Vec<_>>(), ["Succeeded"]);

@@ -8,6 +8,7 @@
 
 mod chart;
 mod fields;
+mod tools;
 
 use awaken_operator::{crds, domain::reason::Reason};
 use std::{collections::BTreeMap, fs, path::Path};
@@ -36,6 +37,8 @@ fn generated() -> BTreeMap<String, String> {
     let values = committed("charts/awaken-operator/values.yaml");
     files.insert("charts/awaken-operator/README.md".into(), chart::readme(&values));
     files.insert("docs/reasons.md".into(), reasons());
+    let page = "docs/mcp-endpoint.md";
+    files.insert(page.into(), tools::into_page(&committed(page)));
     files
 }
 
@@ -89,7 +92,7 @@ fn the_pages_name_reasons_that_exist() {
     for page in KINDS
         .map(|kind| format!("docs/kinds/{kind}.md"))
         .iter()
-        .chain(&["docs/install.md".to_owned()])
+        .chain(&["docs/install.md".to_owned(), "docs/mcp-endpoint.md".to_owned()])
     {
         let text = committed(page);
         let words = text.split('`').skip(1).step_by(2).filter(|word| {
