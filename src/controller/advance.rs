@@ -13,6 +13,7 @@ use super::{
     pods,
     queue::Outcome,
     seen::{Problem, Seen},
+    session::forget_if_gone,
 };
 use crate::{
     api::{
@@ -154,7 +155,10 @@ async fn write(
             ctx.resolve.refresh_session(key).await?;
             Err(conflict.into())
         }
-        Err(problem) => Err(problem.into()),
+        Err(problem) => {
+            forget_if_gone(ctx, key, &problem);
+            Err(problem.into())
+        }
     }
 }
 

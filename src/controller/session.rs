@@ -23,6 +23,7 @@ use super::{
     project::{facets, project},
     queue::Outcome,
     refs,
+    resolve::ResolveError,
     seen::{Problem, Seen},
 };
 use crate::{
@@ -48,7 +49,17 @@ pub async fn reconcile(ctx: &Context, key: &SessionKey) -> Result<Outcome, Error
         }
     };
     let agent = of_agent(ctx, key).await;
-    Ok(session?.sooner(agent?))
+    match (session, agent) {
+        (Ok(one), Ok(two)) => Ok(one.sooner(two)),
+        // What cannot be read waits for its object, and the other half for its time.
+        (Ok(outcome), Err(Error::Resolve(ResolveError::Unreadable { .. })))
+        | (Err(Error::Resolve(ResolveError::Unreadable { .. })), Ok(outcome))
+            if outcome != Outcome::Done =>
+        {
+            Ok(outcome)
+        }
+        (Err(problem), _) | (_, Err(problem)) => Err(problem),
+    }
 }
 
 /// A user's Session of an Agent of another name.
@@ -159,7 +170,17 @@ async fn hold(
             ctx.resolve.refresh_session(key).await?;
             Err(conflict.into())
         }
-        Err(problem) => Err(problem.into()),
+        Err(problem) => {
+            forget_if_gone(ctx, key, &problem);
+            Err(problem.into())
+        }
+    }
+}
+
+/// Forgets what we wrote of a Session that is gone.
+pub fn forget_if_gone(ctx: &Context, key: &SessionKey, problem: &ApplyError) {
+    if matches!(problem, ApplyError::Gone { .. }) {
+        ctx.resolve.latest.sessions.forget(key);
     }
 }
 

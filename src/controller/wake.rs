@@ -219,8 +219,9 @@ fn released<'a>(change: &'a Change<'_, Agent>) -> BTreeSet<&'a str> {
         Change::Applied { before: None, now } => names(now),
         Change::Applied { before: Some(before), now } => {
             let (old, new) = (names(before), names(now));
-            // Made anew under its name, it is younger than it was.
-            let same = before.metadata.uid == now.metadata.uid;
+            // Made anew under its name, it is younger than it was; one that goes holds no name.
+            let same = before.metadata.uid == now.metadata.uid
+                && before.metadata.deletion_timestamp == now.metadata.deletion_timestamp;
             if same { old.symmetric_difference(&new).copied().collect() } else { &old | &new }
         }
         Change::Deleted(agent) => names(agent),
