@@ -376,17 +376,18 @@ async fn a_request_for_another_try_is_taken_up_once_in_every_session() {
         until_states_in(&api, name, "issues", &[(1, "Active"), (2, "Failed")]).await;
     }
     changed["metadata"]["annotations"] = json!({"awaken.dev/reconcile-requested-at": "now-1"});
-    let asked = tokio::time::Instant::now();
-    api.apply("mcpattachments", changed);
-    for name in ["job-1", "job-2"] {
-        until_states_in(&api, name, "issues", &[(1, "Active"), (3, "Failed")]).await;
-    }
-    api.wait("the request is answered", |api| {
+    let answered = |api: &ApiServer| {
         let status = &api.get("mcpattachments", NS, "issues")?["status"];
         (status["lastHandledReconcileAt"] == "now-1").then_some(())
-    })
-    .await;
-    assert!(asked.elapsed() < Duration::from_secs(1));
+    };
+    api.refuse(|w, _| (w.name == "job-2").then(|| (500, "not yet".to_owned())));
+    api.apply("mcpattachments", changed);
+    until_states_in(&api, "job-1", "issues", &[(1, "Active"), (3, "Failed")]).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(answered(&api), None, "one of the Sessions has not taken it up");
+    api.refuse_nothing();
+    until_states_in(&api, "job-2", "issues", &[(1, "Active"), (3, "Failed")]).await;
+    api.wait("the request is answered", answered).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     for name in ["job-1", "job-2"] {
         until_states_in(&api, name, "issues", &[(1, "Active"), (3, "Failed")]).await;
