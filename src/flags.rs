@@ -155,6 +155,10 @@ pub struct GatewayFlags {
     /// Seconds that calls in flight may still run after SIGTERM.
     #[arg(long, default_value_t = 25)]
     pub grace_seconds: u64,
+    /// Threads that serve requests, beside the one that writes the journal. 0: half of the
+    /// processors, at least one. More of them than that wake each other for every call.
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
     /// What /v1/mcp shows, and to whom.
     #[command(flatten)]
     pub mcp: McpFlags,
@@ -249,6 +253,12 @@ impl OperatorFlags {
 }
 
 impl GatewayFlags {
+    /// Threads that serve requests.
+    pub fn threads(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        if self.threads == 0 { processors().div_ceil(2) } else { self.threads }
+    }
+
     /// How durable records are.
     pub fn durability(&self) -> Durability {
         match self.journal_durability {

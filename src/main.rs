@@ -25,8 +25,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> Result<()> {
     match Flags::parse().command {
-        Command::Operator(flags) => runtime()?.block_on(operator(flags)),
-        Command::Gateway(flags) => runtime()?.block_on(gateway(*flags)),
+        Command::Operator(flags) => runtime(None)?.block_on(operator(flags)),
+        Command::Gateway(flags) => runtime(Some(flags.threads()))?.block_on(gateway(*flags)),
         Command::Crds => {
             print!("{}", crds::yaml()?);
             Ok(())
@@ -35,11 +35,12 @@ fn main() -> Result<()> {
     }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")
+fn runtime(threads: Option<usize>) -> Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = threads {
+        builder.worker_threads(threads);
+    }
+    builder.enable_all().build().context("cannot start the runtime")
 }
 
 async fn operator(flags: OperatorFlags) -> Result<()> {
