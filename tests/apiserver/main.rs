@@ -8,6 +8,7 @@
 
 mod admission;
 mod columns;
+mod management;
 mod policies;
 mod rights;
 mod samples;

@@ -59,6 +59,11 @@ impl Server {
         server
     }
 
+    /// The administrator's own way to the API server.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
     /// Sends a request as an account; [`ADMIN`] is the kubeconfig's own.
     pub async fn call(
         &self,
