@@ -2,8 +2,9 @@
 
 use super::{problem::Problem, text::line};
 use crate::domain::reason::Reason;
+use futures::{Stream, StreamExt as _};
 use k8s_openapi::NamespaceResourceScope;
-use kube::{Resource, core::DeserializeGuard, runtime::watcher};
+use kube::{Api, Resource, core::DeserializeGuard, runtime::watcher};
 use serde::de::DeserializeOwned;
 use std::{fmt::Debug, time::Duration};
 
@@ -84,6 +85,14 @@ pub fn readable<K: Kind>(guarded: DeserializeGuard<K>) -> Result<K, Problem> {
             format!("{} {name} cannot be read: {}.", K::kind(&()), line(&invalid.error, 400)),
         )
     })
+}
+
+/// Follows one object: as it is, as a problem where it cannot be read, none where it is not there.
+pub fn follow<K: Kind>(
+    api: Api<DeserializeGuard<K>>,
+    name: &str,
+) -> impl Stream<Item = watcher::Result<Option<Result<K, Problem>>>> + Send + use<K> {
+    watcher::watch_object(api, name).map(|event| event.map(|found| found.map(readable)))
 }
 
 /// A watch that cannot go on, as a problem; none when it is tried again by itself.

@@ -67,7 +67,7 @@ fn tidy(schema: &mut Value) {
     let Some(node) = schema.as_object_mut() else { return };
     told_rules(node);
     node.retain(|key, value| {
-        !key.starts_with("x-kubernetes-") && !(key == "default" && value.is_null())
+        !(key.starts_with("x-kubernetes-") || key == "default" && value.is_null())
     });
     if let Some(Value::Array(types)) = node.get_mut("type") {
         types.retain(|t| t != "null");

@@ -10,7 +10,7 @@ use crate::{
             Desk, FIELD_MANAGER, Hints, Tool,
             answer::{Done, Spoken},
             args::Arguments,
-            cluster::{read, write},
+            cluster::{follow, read, write},
             names::{Name, Namespace, WaitSeconds},
             problem::Problem,
             view::known,
@@ -218,17 +218,15 @@ impl Desk {
         let Some(WaitSeconds(seconds)) = wait else { return Ok((latest, None, None)) };
         let limit = Duration::from_secs(seconds.into());
         let uid = latest.metadata.uid.clone();
-        let watch = watcher::watch_object(self.attachments(namespace)?, name);
+        let watch = follow(self.attachments(namespace)?, name);
         let what = format!("the McpAttachment {name}");
-        let waited = until(&what, limit, context, watch, |found| match found.map(|g| g.0) {
+        let waited = until(&what, limit, context, watch, |found| match found {
             Some(Ok(found)) if found.metadata.uid == uid => {
                 let seen = judge(&found);
                 latest = found;
                 Some(seen)
             }
-            Some(Err(invalid)) => {
-                Some(Seen::going(format!("It cannot be read: {}", invalid.error)))
-            }
+            Some(Err(problem)) => Some(Seen::going(problem.message)),
             _ => Some(Seen::ended(State::Gone, "It was deleted meanwhile.")),
         })
         .await?;

@@ -10,7 +10,7 @@ use crate::{
             Desk, FIELD_MANAGER, Hints, Tool,
             answer::{Done, Spoken},
             args::Arguments,
-            cluster::write,
+            cluster::{follow, write},
             names::{Name, Namespace, WaitSeconds},
             problem::Problem,
             view::known,
@@ -21,7 +21,6 @@ use crate::{
 use kube::{
     Api,
     api::{DeleteParams, PostParams, Preconditions},
-    runtime::watcher,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -112,18 +111,16 @@ impl Tool for SessionCreate {
         };
         let (uid, made) = (latest.metadata.uid.clone(), latest.metadata.name.clone());
         let made = made.unwrap_or_default();
-        let watch = watcher::watch_object(desk.sessions_of(&namespace)?, &made);
+        let watch = follow(desk.sessions_of(&namespace)?, &made);
         let limit = Duration::from_secs(seconds.into());
         let what = format!("the Session {made}");
-        let waited = until(&what, limit, context, watch, |found| match found.map(|g| g.0) {
+        let waited = until(&what, limit, context, watch, |found| match found {
             Some(Ok(found)) if found.metadata.uid == uid => {
                 let seen = status(&found).seen();
                 latest = found;
                 Some(seen)
             }
-            Some(Err(invalid)) => {
-                Some(Seen::going(format!("It cannot be read: {}", invalid.error)))
-            }
+            Some(Err(problem)) => Some(Seen::going(problem.message)),
             _ => Some(Seen::ended(State::Gone, "It was deleted meanwhile.")),
         })
         .await?;
@@ -222,13 +219,11 @@ impl Tool for SessionClose {
         let waited = match wait_seconds.filter(|w| w.0 > 0) {
             None => None,
             Some(WaitSeconds(seconds)) => {
-                let watch = watcher::watch_object(api, &name);
+                let watch = follow(api, &name);
                 let limit = Duration::from_secs(seconds.into());
                 let what = format!("the Session {name}");
                 let gone = || Seen::ended(State::Gone, "Nothing of it runs any more.");
-                let judge = |found: Option<kube::core::DeserializeGuard<Session>>| match found
-                    .map(|g| g.0)
-                {
+                let judge = |found: Option<Result<Session, Problem>>| match found {
                     Some(Ok(found)) if found.metadata.uid == uid => {
                         let left = found.status.unwrap_or_default().attachments.len();
                         Some(Seen::going(format!("Draining: {left} generations are not gone yet.")))
