@@ -59,8 +59,12 @@ async fn gateway(flags: GatewayFlags) -> Result<()> {
     let (mut tasks, readiness, metrics) = begin(&flags.process)?;
     let client = Client::try_default().await.context("no way to the API server")?;
     let store = Sqlite::open(&flags.journal, flags.durability(), &metrics)?;
-    let journal =
-        gateway::Journal { append: Arc::new(store.clone()), read: Arc::new(store.clone()) };
+    // its file is locked for this process
+    let journal = gateway::Journal {
+        append: Arc::new(store.clone()),
+        read: Arc::new(store.clone()),
+        exclusive: true,
+    };
     tasks.spawn("journal", store.clone().watch(tasks.stop()));
     let (mut config, stop) = (flags.config(), tasks.stop());
     let waiting = readiness.guard("own Service");

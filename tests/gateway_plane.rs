@@ -5,8 +5,16 @@
 
 #[path = "gateway_plane/calls.rs"]
 mod calls;
+#[path = "gateway_plane/export.rs"]
+mod export;
+#[path = "gateway_plane/export_calls.rs"]
+mod export_calls;
 #[path = "gateway_plane/hosting.rs"]
 mod hosting;
+#[path = "gateway_plane/platform.rs"]
+mod platform;
+#[path = "gateway_plane/refused.rs"]
+mod refused;
 #[path = "gateway_plane/routes.rs"]
 mod routes;
 #[path = "gateway_plane/support.rs"]

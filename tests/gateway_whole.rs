@@ -10,16 +10,18 @@ mod apiserver;
 use apiserver::ApiServer;
 use awaken_operator::{
     domain::{
+        export::Namespaces,
         identity::McpGenerationRef,
         lifecycle::{HttpTarget, Limits, StageKind, Target, fingerprint},
         record::{Kind, Outcome},
     },
-    gateway::{self, Config, GatewayError, Journal},
+    gateway::{self, BearerSecret, Config, GatewayError, Journal, McpConfig},
     journal::{Chain, memory::Memory},
     process::{health::Readiness, metrics::Metrics},
 };
 use awaken_stub::{http::Stub, script::Script};
 use axum::body::Body;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use kube::Client;
@@ -27,6 +29,8 @@ use serde_json::{Value, json};
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+type Response_ = reqwest::Response;
 
 const TOKEN: &str = "a-good-token";
 const LIMIT: Duration = Duration::from_secs(60);
@@ -91,7 +95,8 @@ impl World {
             json!({"apiVersion": "awaken.dev/v1alpha1", "kind": "Agent",
             "metadata": {"name": "coder", "namespace": "team-a"},
             "spec": {"toolSets": [{"attachment": "remote", "defaultPermission": "Allow",
-                "tools": [{"name": "exit", "permission": "Deny"}]}]}}),
+                "tools": [{"name": "exit", "permission": "Deny"}]}],
+                "exports": [{"attachment": "remote", "tool": "echo", "name": "remote_echo"}]}}),
         );
         api.apply(
             "sessions",
@@ -107,10 +112,21 @@ impl World {
             pod_name: "gateway-0".into(),
             allowed_networks: vec!["127.0.0.0/8".into()],
             grace: Duration::from_secs(20),
+            mcp: McpConfig {
+                bearer: Some(BearerSecret {
+                    namespace: "awaken-system".into(),
+                    name: "awaken-mcp-bearer".into(),
+                    key: "token".into(),
+                    previous_key: "previous-token".into(),
+                }),
+                export_namespaces: Namespaces::new(["team-a"]),
+                ..McpConfig::default()
+            },
             ..Config::default()
         };
         let stop = CancellationToken::new();
-        let parts = Journal { append: Arc::new(journal.clone()), read: Arc::new(journal.clone()) };
+        let (append, read) = (Arc::new(journal.clone()), Arc::new(journal.clone()));
+        let parts = Journal { append, read, exclusive: true };
         let (client, ready, stopped) = (client(&api), readiness.clone(), stop.clone());
         let running = tokio::spawn(async move {
             gateway::run(config, client, parts, ready, &Metrics::new(), stopped).await
@@ -202,6 +218,55 @@ impl World {
         let params = json!({"name": format!("mcp__remote__{tool}"), "arguments": arguments});
         let body = json!({"jsonrpc": "2.0", "id": tool, "method": "tools/call", "params": params});
         self.post(Some(session), body).await.2
+    }
+
+    /// Sends a message to `/v1/mcp`; without a bearer there is no header.
+    async fn platform(&self, bearer: &str, session: Option<&str>, body: &Value) -> Response_ {
+        let mut request = self
+            .http
+            .post(self.root("/v1/mcp"))
+            .header("accept", "application/json, text/event-stream")
+            .json(body);
+        if !bearer.is_empty() {
+            request = request.bearer_auth(bearer);
+        }
+        if let Some(session) = session {
+            request = request.header("mcp-session-id", session);
+        }
+        request.send().await.unwrap()
+    }
+
+    fn root(&self, path: &str) -> String {
+        let (root, _) = self.base.split_once("/v1/").unwrap();
+        format!("{root}{path}")
+    }
+
+    /// Waits until an `initialize` with this bearer gets this status; gives the session.
+    async fn until_platform(&self, bearer: &str, status: u16) -> Option<String> {
+        let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"}}});
+        let wait = async {
+            loop {
+                let response = self.platform(bearer, None, &body).await;
+                if response.status() == status {
+                    let id = response.headers().get("mcp-session-id");
+                    return id.map(|v| v.to_str().unwrap().to_owned());
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, wait).await.unwrap_or_else(|_| panic!("{bearer}: {status}"))
+    }
+
+    fn bearers(&self, current: &str, previous: Option<&str>) {
+        let mut data = json!({"token": STANDARD.encode(current)});
+        if let Some(previous) = previous {
+            data["previous-token"] = json!(STANDARD.encode(previous));
+        }
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "data": data,
+            "metadata": {"name": "awaken-mcp-bearer", "namespace": "awaken-system"}});
+        self.api.apply("secrets", secret);
     }
 
     fn give_key(&self) {
@@ -326,6 +391,74 @@ async fn a_name_that_means_a_forbidden_address_is_never_connected_to() {
     })
     .await;
     assert_eq!(receipt["reason"], "TargetForbidden", "{receipt}");
+    world.stop.cancel();
+    tokio::time::timeout(LIMIT, world.running).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_platforms_route_comes_changes_and_goes_with_its_secret() {
+    let world = World::start().await;
+    world.give_key();
+    until("readiness", || world.readiness.waiting().is_empty().then_some(())).await;
+    let unknown = |path: &str| world.http.post(world.root(path)).bearer_auth("one").send();
+    let (route, nothing) = (unknown("/v1/mcp").await.unwrap(), unknown("/v1/x").await.unwrap());
+    assert_eq!((route.status(), route.status()), (nothing.status(), http::StatusCode::NOT_FOUND));
+    let seen = |response: &Response_| -> Vec<(String, String)> {
+        let shown = response.headers().iter().filter(|(name, _)| *name != "date");
+        shown.map(|(k, v)| (k.to_string(), v.to_str().unwrap().to_owned())).collect()
+    };
+    assert_eq!(seen(&route), seen(&nothing));
+    assert_eq!(route.text().await.unwrap(), nothing.text().await.unwrap());
+
+    world.bearers("one\n", None);
+    let session = world.until_platform("one", 200).await.unwrap();
+    world.until_platform("two", 401).await;
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let tools = async |bearer: &str| {
+        let response = world.platform(bearer, Some(&session), &list).await;
+        let list: Value = response.json().await.unwrap();
+        list["result"]["tools"].as_array().unwrap_or_else(|| panic!("{list}")).len()
+    };
+    assert_eq!(tools("one").await, 0);
+    let stream = world.http.get(world.root("/v1/mcp")).bearer_auth("one");
+    let stream = stream.header("accept", "text/event-stream").header("mcp-session-id", &session);
+    let mut stream = stream.send().await.unwrap();
+    assert_eq!(stream.chunk().await.unwrap().unwrap(), ": open\n\n");
+
+    // what an Agent exports is listed once its server serves, and the client is told
+    world.stage("Realizing", StageKind::Realize).await;
+    world.stage("Active", StageKind::Publish).await;
+    let notice = tokio::time::timeout(LIMIT, stream.chunk()).await.unwrap().unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&notice).contains("notifications/tools/list_changed"));
+    assert_eq!(tools("one").await, 1);
+
+    // the other token beside it, then alone: its stream ends, the session stays
+    world.bearers("two", Some("one"));
+    world.until_platform("two", 200).await;
+    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call",
+        "params": {"name": "remote_echo", "arguments": {"a": "é"}}});
+    for bearer in ["one", "two"] {
+        let answer = world.platform(bearer, Some(&session), &call).await.text().await.unwrap();
+        assert!(answer.contains("result") && answer.contains('é'), "{answer}");
+    }
+    world.bearers("two", None);
+    let rest = tokio::time::timeout(LIMIT, stream.chunk()).await.unwrap().unwrap();
+    assert!(rest.is_none(), "{rest:?}");
+    world.until_platform("one", 401).await;
+    assert_eq!(tools("two").await, 1);
+
+    world.api.remove("secrets", "awaken-system", "awaken-mcp-bearer");
+    world.until_platform("two", 404).await;
+    world.bearers("", None);
+    world.until_platform("two", 404).await;
+    world.bearers("three", None);
+    world.until_platform("three", 200).await;
+
+    let uid = world.session()["metadata"]["uid"].as_str().unwrap().to_owned();
+    let records = world.journal.records(&Chain::Session(uid));
+    let calls: Vec<_> = records.iter().filter(|r| r.entry.kind == Kind::Intent).collect();
+    assert_eq!(calls.len(), 2);
+    assert!(calls.iter().all(|r| r.entry.subject.as_deref() == Some("mcp-bearer")));
     world.stop.cancel();
     tokio::time::timeout(LIMIT, world.running).await.unwrap().unwrap().unwrap();
 }

@@ -32,6 +32,34 @@ pub async fn take_over(
     epoch: i64,
 ) -> Result<usize, RecoverError> {
     append.raise_epoch(chain, epoch).await?;
+    end_open((append, read), clock, chain, epoch).await
+}
+
+/// Ends what is open in the chains of other starts of a gateway. Only right for a journal that no
+/// other process writes: then they are all over. Gives how many calls that were.
+///
+/// # Errors
+/// The journal's.
+pub async fn earlier_starts(
+    (append, read): (&dyn Append, &dyn Read),
+    clock: &dyn Clock,
+    incarnation: &str,
+) -> Result<usize, RecoverError> {
+    let mut ended = 0;
+    for chain in read.chains().await? {
+        if matches!(&chain, Chain::Incarnation(id) if id != incarnation) {
+            ended += end_open((append, read), clock, &chain, 0).await?;
+        }
+    }
+    Ok(ended)
+}
+
+async fn end_open(
+    (append, read): (&dyn Append, &dyn Read),
+    clock: &dyn Clock,
+    chain: &Chain,
+    epoch: i64,
+) -> Result<usize, RecoverError> {
     let open = read.open_intents(chain).await?;
     for intent in &open {
         match append.append(chain, epoch, unknown(&intent.entry, clock)).await {

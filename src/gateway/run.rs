@@ -11,6 +11,7 @@ use super::{
     index::{Index, watch},
     management::{self, ManagementTools},
     metrics::GatewayMetrics,
+    recover,
     router::{Gateway, router},
     service::REVIEW,
 };
@@ -51,6 +52,8 @@ pub struct Journal {
     pub append: Arc<dyn Append>,
     /// To read.
     pub read: Arc<dyn Read>,
+    /// Whether no other process writes it.
+    pub exclusive: bool,
 }
 
 /// Why a gateway ended.
@@ -118,6 +121,14 @@ pub async fn run(
         metrics.clone(),
         incarnation.clone(),
     ));
+    if journal.exclusive {
+        let parts = (&*journal.append, &*journal.read);
+        match recover::earlier_starts(parts, &*clock, &incarnation).await {
+            Ok(0) => {}
+            Ok(ended) => tracing::warn!(ended, "calls that an earlier start left open"),
+            Err(error) => tracing::error!(%error, "calls of earlier starts stay open"),
+        }
+    }
     let management = management::Settings::of(&config.mcp).map_err(GatewayError::Setting)?.map(
         |settings| -> Arc<dyn export::Management> {
             let parts = management::Parts {

@@ -5,6 +5,7 @@ use awaken_operator::{
     api::{Agent, Session},
     domain::{
         Clock,
+        export::Namespaces,
         identity::{McpGenerationRef, SessionKey, Subject},
         lifecycle::{
             Evidence, Generation, HttpTarget, Limits, Receipt, Stage, StageKind, State, Target,
@@ -17,7 +18,7 @@ use awaken_operator::{
     gateway::{
         auth::{Auth, Caller, ReviewError, Reviews, Right, Times},
         call::Calls,
-        export::{Bearer, Export, ExportSet},
+        export::{Bearer, Export, ExportSet, Management},
         handle::Surface,
         host::{
             Feeder, Host, Parts,
@@ -375,13 +376,26 @@ impl FakeCluster {
     }
 
     pub fn policy(&self, tool_sets: Value) {
+        self.agent("team-a/coder", 1, json!({"toolSets": tool_sets}));
+    }
+
+    /// An Agent as its user writes it, created at that second.
+    pub fn agent(&self, name: &str, created: i64, spec: Value) {
+        let (namespace, name) = name.split_once('/').unwrap();
+        let created = Timestamp::from_second(created).unwrap();
         let agent: Agent = serde_json::from_value(json!({
             "apiVersion": "awaken.dev/v1alpha1", "kind": "Agent",
-            "metadata": {"name": "coder", "namespace": "team-a"},
-            "spec": {"toolSets": tool_sets}
+            "metadata": {"name": name, "namespace": namespace, "uid": format!("uid-{namespace}-{name}"),
+                "creationTimestamp": created},
+            "spec": spec
         }))
         .unwrap();
         let change = self.index.lock().unwrap().apply_agent(&agent);
+        self.feed(change);
+    }
+
+    pub fn delete_agent(&self, namespace: &str, name: &str) {
+        let change = self.index.lock().unwrap().delete_agent(namespace, name);
         self.feed(change);
     }
 
@@ -487,6 +501,7 @@ pub struct World {
     pub metrics: Metrics,
     pub stop: CancellationToken,
     pub incarnation: &'static str,
+    pub bearer: Bearer,
     host: Option<tokio::task::JoinHandle<()>>,
 }
 
@@ -500,10 +515,21 @@ impl World {
     }
 
     pub fn build(journal: Memory, incarnation: &'static str, times: Times) -> Self {
+        Self::exporting((journal, incarnation), times, None, Namespaces::default())
+    }
+
+    /// A world with these management tools and exports of these namespaces, still without a
+    /// bearer.
+    pub fn exporting(
+        (journal, incarnation): (Memory, &'static str),
+        times: Times,
+        management: Option<Arc<dyn Management>>,
+        namespaces: Namespaces,
+    ) -> Self {
         let metrics = Metrics::new();
         let counters = GatewayMetrics::new(&metrics);
-        let index = Index::default();
-        let shared = index.shared();
+        let index = Index::new(namespaces);
+        let (shared, export_changes) = (index.shared(), index.export_changes());
         let session = json!({
             "apiVersion": "awaken.dev/v1alpha1", "kind": "Session",
             "metadata": {"name": "coder", "namespace": "team-a", "uid": "uid-session", "resourceVersion": "1"},
@@ -549,10 +575,11 @@ impl World {
             counters,
             incarnation.to_owned(),
         ));
-        let export = Export {
-            bearer: Bearer::default(),
-            set: Arc::new(ExportSet::new(None, shared.clone(), sessions.clone())),
-        };
+        let bearer = Bearer::default();
+        let set = Arc::new(ExportSet::new(management, shared.clone(), sessions.clone()));
+        let export = Export { bearer: bearer.clone(), set: set.clone() };
+        let stopped = stop.clone();
+        tokio::spawn(async move { set.watch(export_changes, stopped).await });
         let reviews = Arc::new(FakeReviews::default());
         let gateway = Arc::new(Gateway {
             auth: Arc::new(Auth::new(reviews.clone(), [7; 32], times)),
@@ -578,6 +605,7 @@ impl World {
             metrics,
             stop,
             incarnation,
+            bearer,
             host: Some(host),
         }
     }

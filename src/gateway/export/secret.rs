@@ -63,6 +63,12 @@ pub async fn watch(
             Some(Err(error)) => {
                 tracing::warn!(secret = secret.name, %error, "the watch of the bearer's Secret broke; trying again");
             }
+            // the API server selects; what it would not be asked for is not looked at
+            Some(Ok(
+                watcher::Event::Apply(object)
+                | watcher::Event::Delete(object)
+                | watcher::Event::InitApply(object),
+            )) if object.metadata.name.as_deref() != Some(&secret.name) => {}
             Some(Ok(watcher::Event::Apply(object))) => {
                 secret.read(&bearer, object.data.unwrap_or_default());
             }
