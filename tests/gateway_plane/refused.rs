@@ -68,9 +68,9 @@ impl Table {
 
     fn section(&mut self, title: &str, about: &str) {
         self.flush();
-        self.text += &format!(
-            "\n## {title}\n\n{about}\n\n| sent | status | code | reason | on record |\n|---|---|---|---|---|\n"
-        );
+        let about = if about.is_empty() { String::new() } else { format!("{about}\n\n") };
+        let columns = "| sent | status | code | reason | on record |\n|---|---|---|---|---|";
+        self.text += &format!("\n## {title}\n\n{about}{columns}\n");
     }
 
     fn flush(&mut self) {
@@ -358,7 +358,7 @@ async fn the_page_of_refused_inputs_is_what_the_gateway_answers() {
         MANAGEMENT.len() + 1,
         "it lives on"
     );
-    let text = table.text.replace("\n\n\n", "\n\n");
+    let text = table.text;
     if let Some(into) = std::env::var_os("GENERATE_INTO") {
         let path = Path::new(&into).join(PAGE);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
