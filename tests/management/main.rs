@@ -7,6 +7,7 @@
 #[allow(dead_code, reason = "shared with other tests")]
 mod apiserver;
 mod desk;
+mod fits;
 mod limits;
 mod reads;
 mod refusals;
