@@ -161,7 +161,7 @@ async fn an_example_of_each_input_fits() {
     }
     let apply = &definition(&desk.tools, "attachment_apply")["inputSchema"];
     for wrong in
-        [json!({}), json!({"namespace": "A", "name": "a", "spec": {"agentRef": {"name": "x"}}})]
+        [json!({}), json!({"namespace": 7, "name": "a", "spec": {"agentRef": {"name": "x"}}})]
     {
         assert!(!problems(apply, &wrong).is_empty(), "{wrong}");
     }
