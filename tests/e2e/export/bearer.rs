@@ -1,25 +1,52 @@
 //! The bearer of `/v1/mcp`: rotated under load, taken away, brought back.
 
-use crate::support::{Endpoint, Team, cluster::Cluster, endpoint::HELLO};
+use crate::support::{Endpoint, LIMIT, Team, cluster::Cluster, endpoint::HELLO};
 use awaken_stub::mcp_client::{Client, Reply};
 use http::Method;
 use serde_json::json;
 use std::time::Duration;
 use tokio::{sync::watch, task::JoinHandle};
 
-/// Calls a management tool without a pause until told to stop; how often. The first call that
-/// fails is the error.
-fn load(mut client: Client, mut stop: watch::Receiver<bool>) -> JoinHandle<anyhow::Result<usize>> {
-    tokio::spawn(async move {
-        let mut calls = 0;
-        while !*stop.borrow_and_update() {
-            let answer = client.call("agents_list", &json!({"limit": 1})).await?;
-            anyhow::ensure!(answer["result"]["isError"] != true, "after {calls} calls: {answer}");
-            anyhow::ensure!(answer.get("result").is_some(), "after {calls} calls: {answer}");
-            calls += 1;
+/// Calls that go on until told to stop.
+struct Load {
+    calls: watch::Receiver<usize>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Load {
+    /// Calls a management tool without a pause.
+    fn start(mut client: Client) -> Self {
+        let (count, calls) = watch::channel(0);
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(async move {
+            while !*stopped.borrow() {
+                let answer = client.call("agents_list", &json!({"limit": 1})).await?;
+                let failed = answer.get("result").is_none_or(|r| r["isError"] == true);
+                anyhow::ensure!(!failed, "after {} calls: {answer}", *count.borrow());
+                count.send_modify(|n| *n += 1);
+            }
+            Ok(())
+        });
+        Self { calls, stop, task }
+    }
+
+    /// Waits until that many more calls have succeeded.
+    async fn goes_on(&mut self, more: usize) {
+        let goal = *self.calls.borrow() + more;
+        let enough = self.calls.wait_for(|n| *n >= goal);
+        let enough = tokio::time::timeout(LIMIT, enough).await.expect("calls are answered");
+        if enough.is_err() {
+            // who counts has ended, and says why
+            (&mut self.task).await.unwrap().expect("no call fails");
         }
-        Ok(calls)
-    })
+    }
+
+    /// Ends it; the first call that failed is the error.
+    async fn end(self) {
+        self.stop.send_replace(true);
+        self.task.await.unwrap().expect("no call fails");
+    }
 }
 
 /// Everything of an answer that a caller could tell from another.
@@ -34,8 +61,8 @@ async fn the_bearer_is_rotated_under_load_without_a_failed_call() {
     let team = Team::new("bearer").await;
     let endpoint = Endpoint::alone(&team.cluster).await;
     let (old, new) = (endpoint.token.as_str(), "e2e-bearer-that-comes-next");
-    let (stop, stopped) = watch::channel(false);
-    let before = load(endpoint.connected().await, stopped.clone());
+    let mut before = Load::start(endpoint.connected().await);
+    before.goes_on(3).await;
 
     // the new one beside the old one: both are valid, and no session notices
     endpoint.set(&[("token", new), ("previous-token", old)]).await;
@@ -43,11 +70,10 @@ async fn the_bearer_is_rotated_under_load_without_a_failed_call() {
     assert_eq!(endpoint.hello(Some(old)).await.unwrap().status, 200);
     let mut moved = endpoint.client(Some(new));
     moved.initialize().await.unwrap();
-    let (stop_after, stopped_after) = watch::channel(false);
-    let after = load(moved, stopped_after);
-    stop.send_replace(true);
-    let calls = before.await.unwrap().expect("no call with the old bearer fails");
-    assert!(calls > 5, "{calls}");
+    let mut after = Load::start(moved);
+    after.goes_on(3).await;
+    before.goes_on(3).await;
+    before.end().await;
 
     // an open stream ends with its bearer
     let listener = endpoint.connected().await;
@@ -59,9 +85,8 @@ async fn the_bearer_is_rotated_under_load_without_a_failed_call() {
     endpoint.answers(Some(old), 401).await;
     let ended = tokio::time::timeout(Duration::from_secs(10), stream.bytes()).await;
     ended.expect("the stream ends").expect("as a stream does");
-    stop_after.send_replace(true);
-    let calls = after.await.unwrap().expect("no call with the new bearer fails");
-    assert!(calls > 5, "{calls}");
+    after.goes_on(3).await;
+    after.end().await;
     let challenge = endpoint.answers(Some(old), 401).await;
     assert!(challenge.headers["www-authenticate"].to_str().unwrap().starts_with("Bearer"));
     assert!(!challenge.text().contains(old) && !challenge.text().contains(new));

@@ -63,9 +63,10 @@ pub async fn inspector(url: &str, token: &str, arguments: &[&str]) -> Inspected 
     let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
     let status = out.status.code().unwrap_or(-1);
     let text = if out.stdout.is_empty() { &out.stderr } else { &out.stdout };
-    let said = serde_json::from_slice(text).unwrap_or_else(|why| {
+    let said: Value = serde_json::from_slice(text).unwrap_or_else(|why| {
         panic!("status {status}, {why}: {} {stderr}", String::from_utf8_lossy(&out.stdout))
     });
+    let said = said.get("result").cloned().unwrap_or(said);
     Inspected { status, said }
 }
 
