@@ -190,6 +190,8 @@ async fn the_list_is_exactly_the_export_set_in_a_stable_order_with_its_definitio
     let peer = FakePeer::answering(NOTHING);
     world.serving(&peer, &["read", "more", "write", "hidden"]).await;
     let session = begin(&world, BEARER).await;
+    let elsewhere = call(&world, &session, "elsewhere", json!({})).await;
+    assert_eq!(elsewhere["error"]["data"]["reason"], "UnknownTool", "not of an allowed namespace");
     for _ in 0..3 {
         let all: Vec<_> = MANAGEMENT.into_iter().chain(["a_more", "z_read"]).collect();
         assert_eq!(names(&world, &session).await, all);
@@ -302,6 +304,9 @@ async fn many_changes_in_a_short_time_are_one_notice() {
         (1..=20).map(|n| (0..n).map(|i| export(&format!("x{i}"), "read")).collect()).collect();
     for exports in &many {
         coder(&world, exports);
+        // whoever waits for it runs now
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
     }
     let heard = hear(&mut stream, "list_changed").await.unwrap();
     assert_eq!(heard.matches("list_changed").count(), 1);
