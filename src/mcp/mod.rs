@@ -50,6 +50,16 @@ pub enum Sent {
     Maybe,
 }
 
+impl Sent {
+    /// Which of the two messages of a call was over a limit.
+    fn over(self) -> &'static str {
+        match self {
+            Self::No => "request",
+            Self::Maybe => "answer",
+        }
+    }
+}
+
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
@@ -74,9 +84,11 @@ pub enum PeerError {
     /// What was answered is no MCP message.
     #[error("what the server answered is not MCP: {0}")]
     NotMcp(String),
-    /// The answer is over the limit. The connection lives on.
-    #[error("the message is over the limit of {limit} bytes")]
+    /// The request or its answer is over the limit. The connection lives on.
+    #[error("the {} is over the limit of {limit} bytes", .sent.over())]
     TooLarge {
+        /// No: it was the request. Maybe: it was the answer.
+        sent: Sent,
         /// In bytes.
         limit: usize,
     },

@@ -90,7 +90,12 @@ fn classify(error: &PeerError) -> (Outcome, Reason) {
         PeerError::Status { status: 300..=499, .. } => {
             (Outcome::TransportError, Reason::ServerUnreachable)
         }
-        PeerError::TooLarge { .. } => (Outcome::OutcomeUnknown, Reason::MessageTooLarge),
+        PeerError::TooLarge { sent: Sent::No, .. } => {
+            (Outcome::TransportError, Reason::MessageTooLarge)
+        }
+        PeerError::TooLarge { sent: Sent::Maybe, .. } => {
+            (Outcome::OutcomeUnknown, Reason::MessageTooLarge)
+        }
         PeerError::TimedOut(_) => (Outcome::TimedOut, Reason::CallTimeout),
         PeerError::Cancelled => (Outcome::Cancelled, Reason::Cancelled),
         PeerError::Connection { .. }
@@ -149,6 +154,10 @@ mod tests {
         PeerError::Status { status, body: String::new() }
     }
 
+    fn too_large(sent: Sent) -> PeerError {
+        PeerError::TooLarge { sent, limit: 9 }
+    }
+
     fn exited(sent: Sent) -> PeerError {
         PeerError::Exited { sent, exit: Exit { code: Some(1), ..Exit::default() } }
     }
@@ -163,7 +172,8 @@ mod tests {
     #[case(status(307), Outcome::TransportError, Reason::ServerUnreachable)]
     #[case(status(429), Outcome::TransportError, Reason::ServerUnreachable)]
     #[case(status(502), Outcome::OutcomeUnknown, Reason::OutcomeUnknown)]
-    #[case(PeerError::TooLarge { limit: 9 }, Outcome::OutcomeUnknown, Reason::MessageTooLarge)]
+    #[case(too_large(Sent::No), Outcome::TransportError, Reason::MessageTooLarge)]
+    #[case(too_large(Sent::Maybe), Outcome::OutcomeUnknown, Reason::MessageTooLarge)]
     #[case(PeerError::TimedOut(Duration::from_secs(2)), Outcome::TimedOut, Reason::CallTimeout)]
     #[case(PeerError::Cancelled, Outcome::Cancelled, Reason::Cancelled)]
     #[case(PeerError::NotMcp("x".into()), Outcome::OutcomeUnknown, Reason::OutcomeUnknown)]

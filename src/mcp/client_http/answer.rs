@@ -46,7 +46,7 @@ impl Reading<'_> {
     async fn json(&self, body: Incoming) -> Result<Answer, PeerError> {
         let limit = self.peer.target.limit;
         let bytes = body::read(body, limit, 0).await.map_err(|e| match e {
-            BodyError::TooLarge(_) => PeerError::TooLarge { limit },
+            BodyError::TooLarge(_) => PeerError::TooLarge { sent: Sent::Maybe, limit },
             BodyError::Broken => broken("the answer broke off"),
         })?;
         match wire::parse(&bytes) {
@@ -69,7 +69,7 @@ impl Reading<'_> {
             parser.push(piece, &mut events);
             for event in events.drain(..) {
                 if event == sse::Event::TooLarge {
-                    return Err(PeerError::TooLarge { limit });
+                    return Err(PeerError::TooLarge { sent: Sent::Maybe, limit });
                 }
                 let Some(data) = event.message() else { continue };
                 match wire::parse(data) {

@@ -15,6 +15,7 @@ use futures::{SinkExt, StreamExt};
 use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc, watch};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::StdioTarget;
 use super::calls::Calls;
@@ -66,6 +67,8 @@ pub struct Core {
     pub limit: usize,
     pub calls: Calls,
     pub writer: Arc<AsyncMutex<Writer>>,
+    /// Ends the present link; beside the lock, which a stuck sender may hold.
+    cut: Mutex<CancellationToken>,
     /// Senders that hold or await the lock; the last of them flushes.
     senders: AtomicUsize,
     /// Highest number that any link's socket was given.
@@ -77,12 +80,15 @@ pub struct Core {
     told: AtomicU64,
     untold_bytes: AtomicUsize,
     pub acknowledge_now: Notify,
+    pub ping_now: Notify,
     pub flush_now: Notify,
     courier: mpsc::Sender<Draft>,
     pub handshake: watch::Sender<Handshake>,
     pub initialized: AtomicBool,
     pub closed: watch::Sender<Option<PeerError>>,
     pub stop: CancellationToken,
+    /// Every task of the peer.
+    pub tasks: TaskTracker,
     /// Frames heard, for the keeper's watch.
     pub heard: AtomicU64,
     pub stray: AtomicU64,
@@ -118,6 +124,8 @@ impl Core {
             events,
             calls: Calls::default(),
             writer: Arc::new(AsyncMutex::new(writer)),
+            cut: Mutex::new(cut.clone()),
+            tasks: TaskTracker::new(),
             senders: AtomicUsize::new(0),
             fed: AtomicU64::new(attached.received),
             window: Mutex::new(Window::default()),
@@ -126,6 +134,7 @@ impl Core {
             told: AtomicU64::new(attached.acknowledged),
             untold_bytes: AtomicUsize::new(0),
             acknowledge_now: Notify::new(),
+            ping_now: Notify::new(),
             flush_now: Notify::new(),
             courier,
             handshake: watch::Sender::new(handshake),
@@ -142,6 +151,22 @@ impl Core {
     /// The window.
     pub fn window(&self) -> MutexGuard<'_, Window> {
         self.window.lock().expect("nothing panics while holding the window")
+    }
+
+    /// What ends a link that begins now.
+    pub fn begin_link(&self) -> CancellationToken {
+        let cut = CancellationToken::new();
+        *self.present_cut() = cut.clone();
+        cut
+    }
+
+    /// Ends the present link, whoever writes to it.
+    pub fn cut_link(&self) {
+        self.present_cut().cancel();
+    }
+
+    fn present_cut(&self) -> MutexGuard<'_, CancellationToken> {
+        self.cut.lock().expect("nothing panics while holding the token")
     }
 
     /// Sends a message when the window lets it, and stores its number. Dropped, it either sent all

@@ -69,7 +69,7 @@ impl StdioPeer {
         let (socket, attached) = dial::attach(&target, &key).await?;
         let (core, courier, stream, cut) = Core::new(target, key, events, socket, attached);
         let core = Arc::new(core);
-        let tasks = TaskTracker::new();
+        let tasks = core.tasks.clone();
         tasks.spawn(reader::live(core.clone(), stream, cut));
         tasks.spawn(keeper::keep(core.clone(), courier));
         tasks.close();
@@ -92,7 +92,7 @@ impl StdioPeer {
         let draft = message::request(core.epoch, number, request.method, request.params.as_ref());
         if draft.payload_len() > core.limit {
             core.calls.remove(number);
-            return Err(PeerError::TooLarge { limit: core.limit });
+            return Err(PeerError::TooLarge { sent: Sent::No, limit: core.limit });
         }
         if is_initialize {
             core.handshake.send_replace(Handshake::Sent(format!("\"{}-{number}\"", core.epoch)));
@@ -170,7 +170,7 @@ impl Peer for StdioPeer {
             }
             let draft = message::notification(method, params.as_ref());
             if draft.payload_len() > core.limit {
-                return Err(PeerError::TooLarge { limit: core.limit });
+                return Err(PeerError::TooLarge { sent: Sent::No, limit: core.limit });
             }
             let kind = if is_initialized { Kind::Initialized } else { Kind::Message };
             core.send(kind, draft, &AtomicU64::new(0)).await.map_err(|NotSent| core.failure(0))

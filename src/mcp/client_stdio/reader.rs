@@ -64,6 +64,8 @@ pub async fn live(core: Arc<Core>, mut stream: Stream, mut cut: CancellationToke
         }
     };
     let _ = timeout(Duration::from_secs(1), farewell).await;
+    // Whoever still writes to it stops.
+    cut.cancel();
 }
 
 async fn read(core: &Core, stream: &mut Stream, cut: &CancellationToken) -> End {
@@ -189,7 +191,7 @@ fn stray(core: &Core) {
 fn too_large(core: &Core, payload: &[u8]) {
     let Ok(notice) = serde_json::from_slice::<TooLarge>(payload) else { return stray(core) };
     let limit = usize::try_from(notice.limit).unwrap_or(usize::MAX);
-    let outcome = Err(PeerError::TooLarge { limit });
+    let outcome = Err(PeerError::TooLarge { sent: Sent::Maybe, limit });
     match notice.id {
         Some(id) if deliver(&core.calls, core.epoch, id.get(), outcome) => {}
         _ => stray(core),
@@ -224,10 +226,11 @@ async fn attach_again(core: &Arc<Core>) -> Result<(Stream, CancellationToken), P
     };
     let (sink, stream) = socket.split();
     let mut writer = core.writer.clone().lock_owned().await;
-    let cut = CancellationToken::new();
+    let cut = core.begin_link();
     *writer = Writer { sink: Some(sink), cut: cut.clone(), sequence: writer.sequence };
     let core = core.clone();
     // On its own, because the shim hands over its output at the same time and must be read.
-    tokio::spawn(async move { core.send_again(writer, attached.received).await });
+    let tasks = core.tasks.clone();
+    tasks.spawn(async move { core.send_again(writer, attached.received).await });
     Ok((stream, cut))
 }

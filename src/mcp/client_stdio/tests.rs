@@ -6,10 +6,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use awaken_shim::frame::{Attached, ChildInfo, Control, Initialize, PROTOCOL};
 use awaken_shim::{Claim, challenge};
 use bytes::Bytes;
 use ed25519_dalek::SigningKey;
+use futures::{SinkExt, StreamExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
 
 use super::{StdioPeer, StdioTarget};
@@ -243,10 +246,11 @@ async fn messages_over_the_limit_end_their_call_only() {
     let beside = ask(&peer, "slow", "{\"ms\":300}");
     let big = format!("{{\"size\":{}}}", 2 * LIMIT);
     let (beside, big) = tokio::join!(beside, ask(&peer, "big", &big));
-    assert_eq!(big, Err(PeerError::TooLarge { limit: LIMIT }));
+    assert_eq!(big, Err(PeerError::TooLarge { sent: Sent::Maybe, limit: LIMIT }));
     assert_eq!(beside.unwrap(), "{\"slept\":300}");
     let huge = format!("\"{}\"", "x".repeat(LIMIT));
-    assert_eq!(ask(&peer, "echo", &huge).await, Err(PeerError::TooLarge { limit: LIMIT }));
+    let never_sent = Err(PeerError::TooLarge { sent: Sent::No, limit: LIMIT });
+    assert_eq!(ask(&peer, "echo", &huge).await, never_sent);
     let large = format!("\"{}\"", "x".repeat(LIMIT - 200));
     assert_eq!(ask(&peer, "echo", &large).await.unwrap(), large);
 }
@@ -392,6 +396,48 @@ async fn a_shim_that_is_gone_closes_the_peer() {
     };
     assert_eq!(kind, ConnectionFailure::Unreachable);
     assert!(peer.closed().borrow().is_some());
+}
+
+/// A shim that attaches whoever comes and then reads nothing.
+async fn attach_and_stall(listener: &TcpListener) -> impl Sized {
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+    let nonce = challenge::format_nonce(&[5; 32]);
+    let challenge = Control::Challenge { protocol: PROTOCOL, nonce };
+    socket.send(Message::text(challenge.to_text())).await.unwrap();
+    socket.next().await.unwrap().unwrap();
+    let attached = Control::Attached(Attached {
+        highest_sequence: 0,
+        acknowledged: 0,
+        received: 0,
+        max_message_bytes: 64 << 20,
+        child: ChildInfo { pid: 3, started: 4 },
+        initialize: Initialize::None,
+        initialized: false,
+    });
+    socket.send(Message::text(attached.to_text())).await.unwrap();
+    socket
+}
+
+#[tokio::test]
+async fn a_link_that_hears_nothing_is_cut_although_a_sender_is_stuck() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut server = Server::start(&[]);
+    server.target.address = listener.local_addr().unwrap();
+    server.target.max_message_bytes = 64 << 20;
+    let (peer, _stalled) = tokio::join!(server.peer(), attach_and_stall(&listener));
+    let text = format!("\"{}\"", "x".repeat(48 << 20));
+    let stuck = peer.request(asking("echo", text, Duration::from_secs(3600)));
+    let cut = async {
+        until(|| peer.core.writer.try_lock().is_err()).await;
+        tokio::time::pause();
+        let again = tokio::time::timeout(Duration::from_secs(45), listener.accept()).await;
+        again.expect("it attaches again").unwrap();
+    };
+    tokio::select! {
+        answer = stuck => panic!("{answer:?}"),
+        () = cut => {}
+    }
 }
 
 #[tokio::test]
