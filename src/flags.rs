@@ -152,6 +152,9 @@ pub struct GatewayFlags {
     /// The longest request body, in bytes.
     #[arg(long, default_value_t = 16 * 1024 * 1024)]
     pub max_body_bytes: usize,
+    /// Seconds between two comments on a silent stream, so that nothing on the way takes it for dead.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=300))]
+    pub sse_keep_alive_seconds: u64,
     /// Seconds that calls in flight may still run after SIGTERM.
     #[arg(long, default_value_t = 25)]
     pub grace_seconds: u64,
@@ -287,6 +290,7 @@ impl GatewayFlags {
             denied_networks: self.denied_networks,
             allowed_networks: self.allowed_networks,
             max_body: self.max_body_bytes,
+            keep_alive: Duration::from_secs(self.sse_keep_alive_seconds),
             grace: Duration::from_secs(self.grace_seconds),
             fenced_by_volume: self.fenced_by_volume,
             ..gateway::Config::default()

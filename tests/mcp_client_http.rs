@@ -465,7 +465,10 @@ async fn an_answer_over_the_limit_ends_that_call_alone(
     }))
     .await;
     let peer = ready(&stub).await;
-    assert_eq!(peer.request(call()).await, Err(PeerError::TooLarge { limit: MAX }));
+    assert_eq!(
+        peer.request(call()).await,
+        Err(PeerError::TooLarge { sent: Sent::Maybe, limit: MAX })
+    );
     assert!(matches!(peer.request(call()).await, Ok(Answer::Result(_))));
 }
 

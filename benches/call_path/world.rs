@@ -15,7 +15,7 @@ use awaken_operator::{
         auth::{Auth, Caller, ReviewError, Reviews, Right, Times},
         call::Calls,
         export::{Bearer, Export, ExportSet},
-        handle::{Handle, Renew, Surface},
+        handle::{Fresh, Handle, Renew, Surface},
         hosted::{Hosted, Sessions},
         index::Index,
         metrics::GatewayMetrics,
@@ -85,11 +85,9 @@ impl Reviews for Yes {
 struct Never;
 
 impl Renew for Never {
-    fn renew(&self) -> BoxFuture<'_, Option<(Arc<dyn Peer>, Surface)>> {
+    fn renew(&self) -> BoxFuture<'_, Option<Fresh>> {
         Box::pin(async { None })
     }
-
-    fn renewed(&self) {}
 }
 
 /// The gateway.

@@ -14,7 +14,7 @@ use base64::{
     Engine as _,
     engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
 };
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 /// What stands where something was taken out.
 pub const REDACTED: &str = "[redacted]";
@@ -31,6 +31,7 @@ pub const MAX_VALUE: usize = 16 * 1024;
 #[derive(Clone, Default)]
 pub struct Redactor {
     values: Option<AhoCorasick>,
+    forms: Arc<[Vec<u8>]>,
 }
 
 impl std::fmt::Debug for Redactor {
@@ -44,8 +45,19 @@ impl Redactor {
     /// those with more than [`MAX_VALUE`] their beginning), as they are and as base64 (also inside of a longer base64 text), hex, percent-encoded and
     /// escaped for JSON.
     pub fn new<V: AsRef<[u8]>>(values: impl IntoIterator<Item = V>) -> Self {
-        let mut forms: Vec<Vec<u8>> =
-            values.into_iter().flat_map(|v| forms_of(v.as_ref().trim_ascii())).collect();
+        Self::of(values.into_iter().flat_map(|v| forms_of(v.as_ref().trim_ascii())).collect())
+    }
+
+    /// Knows also what the other knows.
+    #[must_use]
+    pub fn and(self, other: &Self) -> Self {
+        if other.forms.iter().all(|form| self.forms.contains(form)) {
+            return self;
+        }
+        Self::of(self.forms.iter().chain(&*other.forms).cloned().collect())
+    }
+
+    fn of(mut forms: Vec<Vec<u8>>) -> Self {
         forms.retain(|form| form.len() >= MIN_VALUE);
         forms.sort_unstable();
         forms.dedup();
@@ -58,9 +70,10 @@ impl Redactor {
         let built = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .kind(Some(kind))
-            .build(forms);
+            .build(&forms);
         Self {
             values: Some(built.expect("Secrets have at most 1 MiB, far from the bound of states")),
+            forms: forms.into(),
         }
     }
 

@@ -48,10 +48,16 @@ impl Caller {
     pub fn new(subject: Subject, extra: BTreeMap<String, Vec<String>>) -> Self {
         let key = Fingerprint::new("subject").field(&subject.user).field(&subject.uid).finish();
         let standing = Fingerprint::new("caller").field(&key);
-        let standing = subject.groups.iter().fold(standing, |f, group| f.field(group)).finish();
+        let standing = fields(standing, &subject.groups).field(extra.len().to_string());
+        let standing = extra.iter().fold(standing, |f, (key, values)| fields(f.field(key), values));
+        let standing = standing.finish();
         let user = subject.user.as_str().into();
         Self { user, key: key.into(), standing: standing.into(), subject, extra }
     }
+}
+
+fn fields(print: Fingerprint, values: &[String]) -> Fingerprint {
+    values.iter().fold(print.field(values.len().to_string()), |f, value| f.field(value))
 }
 
 /// A right on one Session.
@@ -219,4 +225,35 @@ fn invalid_token() -> HttpRefusal {
 fn unavailable(error: &ReviewError) -> HttpRefusal {
     tracing::warn!(%error, "a review failed");
     HttpRefusal::unavailable(Reason::NotServing, "the API server cannot review the request")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn callers_of_different_standing_share_no_answer() {
+        let caller = |user: &str, groups: &[&str], extra: &[(&str, &[&str])]| {
+            let owned = |texts: &[&str]| texts.iter().map(|t| (*t).to_owned()).collect();
+            let subject =
+                Subject { user: user.into(), uid: format!("uid of {user}"), groups: owned(groups) };
+            let extra = extra.iter().map(|(k, v)| ((*k).to_owned(), owned(v))).collect();
+            Caller::new(subject, extra)
+        };
+        let all = [
+            caller("ann", &[], &[]),
+            caller("bob", &[], &[]),
+            caller("ann", &["g"], &[]),
+            caller("ann", &["g", "h"], &[]),
+            caller("ann", &["g"], &[("h", &[])]),
+            caller("ann", &["g"], &[("h", &["x"])]),
+            caller("ann", &["g"], &[("h", &["y"])]),
+            caller("ann", &["g"], &[("h", &["x", "y"])]),
+            caller("ann", &["g"], &[("h", &["x"]), ("y", &[])]),
+        ];
+        let standings: BTreeSet<_> = all.iter().map(|c| c.standing.clone()).collect();
+        assert_eq!(standings.len(), all.len());
+        assert_eq!(all[2].standing, caller("ann", &["g"], &[]).standing);
+    }
 }

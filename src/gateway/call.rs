@@ -124,8 +124,9 @@ trait Errand: Sync {
     /// What the intent says beyond that.
     fn intended(&self, entry: Entry) -> Entry;
 
-    /// Takes what is secret out of the result.
-    fn redactor(&self) -> &Redactor;
+    /// Takes what is secret out of the result. Asked when the result is there: while a call runs
+    /// there may come to be more that is secret.
+    fn redactor(&self) -> Arc<Redactor>;
 
     /// Whether nobody waits for the answer any more.
     fn abandoned(&self) -> bool;

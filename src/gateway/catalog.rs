@@ -109,8 +109,8 @@ impl Catalog {
     }
 
     /// Of each server, what knows its secrets.
-    pub fn redactors(&self) -> impl Iterator<Item = &Redactor> {
-        self.servers.iter().map(|server| &*server.handle.redactor)
+    pub fn redactors(&self) -> impl Iterator<Item = Arc<Redactor>> {
+        self.servers.iter().map(|server| server.handle.redactor())
     }
 
     /// Every published generation, one of each server.

@@ -97,10 +97,19 @@ pub enum NoPlace {
 /// Makes a connection anew when the server forgot its MCP session.
 pub trait Renew: Send + Sync + 'static {
     /// One fresh handshake with the same server.
-    fn renew(&self) -> BoxFuture<'_, Option<(Arc<dyn Peer>, Surface)>>;
+    fn renew(&self) -> BoxFuture<'_, Option<Fresh>>;
+}
 
-    /// Told when the new connection is in place.
-    fn renewed(&self);
+/// A connection made anew.
+pub struct Fresh {
+    /// The connection.
+    pub peer: Arc<dyn Peer>,
+    /// Its tools.
+    pub surface: Surface,
+    /// Knows what is secret to it now.
+    pub redactor: Redactor,
+    /// Told when it is in place, with the connection that it replaces and that is to be closed.
+    pub placed: Box<dyn FnOnce(Arc<dyn Peer>) + Send>,
 }
 
 /// A live generation.
@@ -119,8 +128,7 @@ pub struct Handle {
     pub credential: Option<String>,
     /// The generation's limits.
     pub limits: Limits,
-    /// Takes what is secret out of records.
-    pub redactor: Arc<Redactor>,
+    redactor: ArcSwap<Redactor>,
     peer: ArcSwap<Link>,
     surface: ArcSwap<Surface>,
     renew: Arc<dyn Renew>,
@@ -162,7 +170,7 @@ impl Handle {
                 Target::SandboxStdio(_) => None,
             },
             limits: generation.limits.clone(),
-            redactor: Arc::new(redactor),
+            redactor: ArcSwap::from_pointee(redactor),
             peer: ArcSwap::from_pointee(Link(peer)),
             surface: ArcSwap::from_pointee(surface),
             renew,
@@ -184,19 +192,27 @@ impl Handle {
         self.surface.load_full()
     }
 
+    /// Takes what is secret out of records and messages: what was secret to any connection of this
+    /// generation, since an answer may still come from an earlier one.
+    pub fn redactor(&self) -> Arc<Redactor> {
+        self.redactor.load_full()
+    }
+
     /// A connection in place of one whose MCP session the server forgot. Many callers cause one
-    /// handshake. None if it does not work.
+    /// handshake. None if it does not work. Takes up to the startup timeout; whoever has less time
+    /// drops it.
     pub async fn renewed(&self, forgotten: &Arc<dyn Peer>) -> Option<Arc<dyn Peer>> {
         let _one = self.renewing.lock().await;
         let present = self.peer();
         if !Arc::ptr_eq(&present, forgotten) {
             return Some(present);
         }
-        let (peer, surface) = self.renew.renew().await?;
+        let Fresh { peer, surface, redactor, placed } = self.renew.renew().await?;
+        // first what hides, then what may show
+        self.redactor.store(Arc::new(redactor.and(&self.redactor())));
         self.peer.store(Arc::new(Link(peer.clone())));
         self.surface.store(Arc::new(surface));
-        forgotten.close().await;
-        self.renew.renewed();
+        placed(forgotten.clone());
         Some(peer)
     }
 

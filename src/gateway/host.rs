@@ -35,11 +35,12 @@ use crate::{
         reason::Reason,
     },
     journal::{Append, Read},
+    mcp::Peer,
 };
 use cluster::Cluster;
 use futures::{FutureExt as _, future::BoxFuture};
 use plan::{Deed, plan};
-use post::Post;
+use post::{Post, PostId};
 use realize::{Backoff, Failure, Note, Realized, Realizer};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tasks::Outlet;
@@ -85,14 +86,15 @@ pub(super) enum News {
     Proven { fingerprint: String, realized: Box<Realized>, ears: Arc<Ears> },
     Drained { fingerprint: String, in_flight: u32, cut: u32 },
     Lost(Failure),
-    Relisted(Option<Evidence>),
+    Relisted(Evidence),
+    Replaced(Arc<dyn Peer>),
     Noticed(Note),
 }
 
 /// What the loop takes in.
 pub(super) enum Input {
     Session(SessionKey),
-    About { key: SessionKey, epoch: i64, generation: i64, news: News },
+    About { post: PostId, generation: i64, news: News },
 }
 
 /// The loop.
@@ -156,10 +158,10 @@ impl Host {
             match input {
                 None => break,
                 Some(Input::Session(key)) => self.session(&key),
-                Some(Input::About { key, epoch, generation, news }) => {
-                    let current = self.posts.get(&key).is_some_and(|p| p.seat.epoch == epoch);
+                Some(Input::About { post, generation, news }) => {
+                    let current = self.posts.get(&post.key).is_some_and(|p| p.id() == post);
                     if current {
-                        self.news(&key, generation, news);
+                        self.news(&post.key, generation, news);
                     }
                 }
             }
@@ -340,16 +342,21 @@ impl Host {
             News::Lost(failure) => self.lost(key, n, failure),
             News::Relisted(evidence) => {
                 let Some(unit) = post.units.get_mut(&n) else { return };
-                if let Some(Evidence { tool_count, surface_digest, .. }) = evidence {
-                    unit.evidence =
-                        Evidence { tool_count, surface_digest, ..unit.evidence.clone() };
-                }
+                let before = std::mem::take(&mut unit.evidence);
+                unit.evidence = Evidence {
+                    protocol_version: evidence.protocol_version.or(before.protocol_version),
+                    server_info: evidence.server_info.or(before.server_info),
+                    tool_count: evidence.tool_count,
+                    surface_digest: evidence.surface_digest,
+                    ..before
+                };
                 let (published, evidence) = (unit.published, unit.evidence.clone());
                 post.hosted.catalogs.refresh();
                 if published {
                     post.answer(n, Verdict::Done, evidence, None, now);
                 }
             }
+            News::Replaced(peer) => drop(self.tasks.spawn(async move { peer.close().await })),
             News::Noticed(note) => self.notice(key, n, note),
         }
     }

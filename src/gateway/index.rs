@@ -213,6 +213,7 @@ impl Index {
 
     /// Forgets a Session.
     pub fn delete_session(&mut self, key: &SessionKey) -> Option<Change> {
+        self.unreadable.remove(&format!("Session {key}"));
         self.now.sessions.remove(key)?;
         self.publish();
         Some(Change::Session(key.clone()))
@@ -262,6 +263,7 @@ impl Index {
 
     /// Forgets an Agent: nothing of it is allowed from here on.
     pub fn delete_agent(&mut self, namespace: &str, name: &str) -> Option<Change> {
+        self.unreadable.remove(&format!("Agent {namespace}/{name}"));
         let id = (namespace.to_owned(), name.to_owned());
         self.now.agents.remove(&id)?;
         self.publish_agents();
@@ -290,8 +292,14 @@ impl Index {
     /// Notes an object that does not fit its schema. An Agent loses its policy, so that a policy
     /// that cannot be read allows nothing; a Session stays as it was last read.
     pub fn unreadable(&mut self, kind: &str, namespace: &str, name: &str) -> Option<Change> {
+        let change = if kind == "Agent" { self.delete_agent(namespace, name) } else { None };
         self.unreadable.insert(format!("{kind} {namespace}/{name}"));
-        if kind == "Agent" { self.delete_agent(namespace, name) } else { None }
+        change
+    }
+
+    /// A list of a kind begins: what cannot be read is told again, or is gone.
+    pub fn begin_list(&mut self, kind: &str) {
+        self.unreadable.retain(|object| !object.starts_with(&format!("{kind} ")));
     }
 
     /// How many objects cannot be read at present.
@@ -419,6 +427,25 @@ mod tests {
         assert_eq!(index.unreadable_count(), 1);
         index.apply_session(&session("c", "coder", "2"));
         assert_eq!(index.unreadable_count(), 0);
+    }
+
+    #[test]
+    fn an_unreadable_object_that_is_gone_is_forgotten() {
+        let mut index = Index::default();
+        for name in ["listed", "deleted", "missing"] {
+            index.apply_session(&session(name, "coder", "1"));
+            index.unreadable("Session", "team-a", name);
+        }
+        index.unreadable("Agent", "team-a", "coder");
+        index.unreadable("Agent", "team-a", "writer");
+        index.delete_agent("team-a", "writer");
+        assert_eq!(index.delete_session(&key("deleted")), Some(Change::Session(key("deleted"))));
+        assert_eq!(index.unreadable_count(), 3);
+        index.begin_list("Session");
+        index.unreadable("Session", "team-a", "listed");
+        assert_eq!(index.reset_sessions(&[]), [Change::Session(key("missing"))]);
+        assert!(index.shared().load().session(&key("listed")).is_some());
+        assert_eq!(index.unreadable_count(), 2, "the listed Session and the Agent");
     }
 
     #[test]

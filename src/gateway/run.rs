@@ -42,7 +42,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// How long servers that served before a take-over may take to serve again; until then requests of
 /// their Session are answered 503.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long connections of clients may linger after the last call.
+/// How long calls may linger after they were cut, and connections of clients after the last call.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// The journal, both sides.
@@ -230,7 +230,9 @@ pub async fn run(
     calls.cut();
     // ends every connection to a server; what is still in flight ends as OutcomeUnknown
     stop_host.cancel();
-    calls.finished().await;
+    if tokio::time::timeout(LINGER, calls.finished()).await.is_err() {
+        tracing::warn!("calls that were cut did not end; the next start ends them on record");
+    }
     gateway.store.settle().await;
     gateway.reviews.close();
     let rest = async {

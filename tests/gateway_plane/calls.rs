@@ -7,6 +7,7 @@ use awaken_operator::{
         reason::Reason,
         record::{Kind, Outcome},
     },
+    gateway::host::realize::Note,
     journal::{Append, memory::Memory},
     mcp::{Answer, ConnectionFailure, Exit, PeerError, Sent},
 };
@@ -21,6 +22,10 @@ use std::{
 
 fn reason(reply: &Value) -> &str {
     reply["error"]["data"]["reason"].as_str().unwrap_or_default()
+}
+
+fn too_large(sent: Sent) -> PeerError {
+    PeerError::TooLarge { sent, limit: 4096 }
 }
 
 fn failing(error: PeerError) -> Arc<FakePeer> {
@@ -144,7 +149,8 @@ async fn how_calls_end() {
         (unreachable(Sent::Maybe), Outcome::OutcomeUnknown, "OutcomeUnknown"),
         (PeerError::Exited { sent: Sent::Maybe, exit }, Outcome::OutcomeUnknown, "OutcomeUnknown"),
         (PeerError::TimedOut(Duration::from_secs(60)), Outcome::TimedOut, "CallTimeout"),
-        (PeerError::TooLarge { limit: 4096 }, Outcome::OutcomeUnknown, "MessageTooLarge"),
+        (too_large(Sent::Maybe), Outcome::OutcomeUnknown, "MessageTooLarge"),
+        (too_large(Sent::No), Outcome::TransportError, "MessageTooLarge"),
         (PeerError::NotMcp("html".into()), Outcome::OutcomeUnknown, "OutcomeUnknown"),
         (
             PeerError::Status { status: 403, body: String::new() },
@@ -397,6 +403,73 @@ async fn a_forgotten_mcp_session_is_renewed_and_the_call_sent_once_more() {
         (world.sessions.get(&key()).unwrap().catalogs.load().list(None).len() == 2).then_some(())
     })
     .await;
+}
+
+/// The server forgot the MCP session of whatever asks it.
+fn forgetful() -> Arc<FakePeer> {
+    failing(PeerError::Connection {
+        sent: Sent::No,
+        kind: ConnectionFailure::SessionLost,
+        message: "404".into(),
+    })
+}
+
+#[tokio::test]
+async fn a_renewed_connection_brings_its_secrets_its_evidence_and_its_notes() {
+    let world = World::new();
+    let fresh = FakePeer::answering(r#"{"a":"canary-of-try-1","b":"canary-of-try-2"}"#);
+    world.cluster.policy(allow_all());
+    world
+        .realizer
+        .script("files", vec![Ok((forgetful(), vec!["read"])), Ok((fresh, vec!["read", "more"]))]);
+    world.place(1, &[entry(1, "files", State::Active)]);
+    assert_eq!(world.published(1).await.evidence.tool_count, Some(1));
+    let session = world.open(MCP).await;
+    let note = Note { reason: Reason::ListTruncated, message: "cut".into() };
+    world.realizer.notes.lock().unwrap().push(note);
+    world.call(&session, "mcp__files__read", json!({})).await;
+    let result = world.call_records()[1].entry.result.clone().unwrap();
+    let result = format!("{result:?}");
+    assert!(!result.contains("canary") && result.contains("[redacted]"), "{result}");
+    until("the receipt", || world.cluster.receipt(1).filter(|r| r.evidence.tool_count == Some(2)))
+        .await;
+    let events = || world.cluster.stored.lock().unwrap().events.clone();
+    until("the event", || events().iter().any(|e| e.1 == Reason::ListTruncated).then_some(()))
+        .await;
+}
+
+#[tokio::test]
+async fn a_call_does_not_wait_for_a_renewal_longer_than_it_may() {
+    for cut in [false, true] {
+        let world = Arc::new(World::new());
+        world.cluster.policy(allow_all());
+        world.realizer.serve("files", &forgetful(), &["read"]);
+        let short = |state| {
+            let mut entry = entry(1, "files", state);
+            entry.limits.drain_timeout_ms = 20;
+            entry.limits.call_timeout_ms = if cut { 60_000 } else { 100 };
+            entry
+        };
+        world.place(1, &[short(State::Active)]);
+        world.published(1).await;
+        let session = world.open(MCP).await;
+        world.realizer.hang("files");
+        let caller = world.clone();
+        let call =
+            tokio::spawn(async move { caller.call(&session, "mcp__files__read", json!({})).await });
+        until("the renewal", || (world.realizer.attempts("files") == 2).then_some(())).await;
+        if cut {
+            world.place(1, &[short(State::Draining)]);
+        }
+        let reply = tokio::time::timeout(Duration::from_secs(5), call).await.unwrap().unwrap();
+        assert_eq!(reason(&reply), "ServerUnreachable", "{cut}: it never ran");
+        let outcome = world.call_records()[1].entry.outcome;
+        assert_eq!(outcome, Some(Outcome::TransportError));
+        until("the host's end", || Arc::strong_count(&world).eq(&1).then_some(())).await;
+        let world = Arc::into_inner(world).unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(5), world.shut_down()).await;
+        assert!(ended.is_ok(), "{cut}: the host waits for a renewal");
+    }
 }
 
 #[tokio::test]

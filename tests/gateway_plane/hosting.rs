@@ -3,20 +3,27 @@
 use super::support::*;
 use awaken_operator::{
     domain::{
+        export::Namespaces,
         lifecycle::{StageKind, State, Verdict},
         reason::Reason,
         record::{Entry as Written, Kind, Outcome},
     },
+    gateway::auth::Times,
     gateway::host::realize::Failure,
-    journal::{Append, memory::Memory},
+    journal::{Append, AppendError, Chain, Position, memory::Memory},
     mcp::{Exit, PeerError, PeerEvent, Sent},
 };
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde_json::json;
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
+use tokio::sync::Notify;
 
 fn refused() -> Failure {
     Failure::new(Reason::ConnectFailed, "refused")
@@ -140,11 +147,12 @@ async fn a_dead_server_leaves_the_catalog_at_once() {
     world.cluster.policy(allow_all());
     world.serving(&peer, &["read"]).await;
     let session = world.open(MCP).await;
-    let exit = Exit { code: Some(3), signal: None, stderr_tail: "no more".into() };
+    let exit = Exit { code: Some(3), signal: None, stderr_tail: "no more canary-secret".into() };
     peer.die(PeerError::Exited { sent: Sent::Maybe, exit });
     let receipt = world.receipt(1, Verdict::Lost).await;
     assert_eq!((receipt.stage, receipt.reason), (StageKind::Publish, Some(Reason::ServerLost)));
-    assert!(receipt.message.contains("exit code 3") && receipt.message.contains("no more"));
+    assert!(receipt.message.contains("exit code 3"), "{}", receipt.message);
+    assert!(receipt.message.contains("no more [redacted]"), "{}", receipt.message);
     assert!(world.tools(&session).await.is_empty());
 }
 
@@ -243,6 +251,71 @@ async fn a_deleted_session_is_gone() {
     world.cluster.delete();
     until("leaving", || world.sessions.get(&key()).is_none().then_some(())).await;
     assert_eq!(world.send(post(MCP, TOKEN, None, "{}")).await.status, 404);
+}
+
+/// A journal in which one Session's epoch rises only when it may.
+struct Gated {
+    journal: Memory,
+    held: &'static str,
+    free: Notify,
+    raised: AtomicBool,
+}
+
+impl Append for Gated {
+    fn append<'a>(
+        &'a self,
+        chain: &'a Chain,
+        epoch: i64,
+        entry: Written,
+    ) -> BoxFuture<'a, Result<Position, AppendError>> {
+        self.journal.append(chain, epoch, entry)
+    }
+
+    fn raise_epoch<'a>(
+        &'a self,
+        chain: &'a Chain,
+        epoch: i64,
+    ) -> BoxFuture<'a, Result<(), AppendError>> {
+        Box::pin(async move {
+            match chain {
+                Chain::Session(uid) if uid == self.held => {
+                    self.free.notified().await;
+                    self.raised.store(true, Ordering::SeqCst);
+                }
+                // the other one never
+                _ => std::future::pending().await,
+            }
+            self.journal.raise_epoch(chain, epoch).await
+        })
+    }
+}
+
+#[tokio::test]
+async fn news_of_a_session_that_is_gone_says_nothing_of_its_namesake() {
+    let journal = Memory::new();
+    let gated = Arc::new(Gated {
+        journal: journal.clone(),
+        held: "uid-session",
+        free: Notify::new(),
+        raised: AtomicBool::new(false),
+    });
+    let world = World::hosted_over(
+        gated.clone(),
+        (journal, "inc-1"),
+        Times::default(),
+        (None, Namespaces::default()),
+    );
+    world.realizer.serve("files", &FakePeer::answering("{}"), &["read"]);
+    world.place(1, &[]);
+    until("the take-over", || world.sessions.get(&key())).await;
+    world.cluster.write(|session| session["metadata"]["uid"] = json!("uid-namesake"));
+    world.place(1, &[entry(1, "files", State::Realizing)]);
+    let namesake = || world.sessions.get(&key()).filter(|h| h.uid == "uid-namesake");
+    until("the namesake", namesake).await;
+    gated.free.notify_one();
+    until("the late epoch", || gated.raised.load(Ordering::SeqCst).then_some(())).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(world.realizer.attempts("files"), 0, "its own epoch is not raised yet");
 }
 
 #[tokio::test]
@@ -355,7 +428,7 @@ async fn a_changed_list_reaches_the_catalog_and_the_receipt() {
     assert_eq!(world.tools(&session).await.len(), 2);
     let events = || world.cluster.stored.lock().unwrap().events.clone();
     until("the event", || (events().len() == 1).then_some(())).await;
-    assert_eq!(events()[0].1, Reason::ToolQuarantined);
+    assert_eq!((events()[0].1, &*events()[0].2), (Reason::ToolQuarantined, "\"odd [redacted]\""));
 }
 
 #[tokio::test]
@@ -364,7 +437,7 @@ async fn noise_is_told_once() {
     world.serving(&peer, &["read"]).await;
     let sink = world.realizer.sinks.lock().unwrap()[&1].clone();
     for count in 1..=36 {
-        sink(PeerEvent::Noise { count, sample: "hello".into() });
+        sink(PeerEvent::Noise { count, sample: "hello canary-secret".into() });
     }
     let told = || world.cluster.stored.lock().unwrap().events.clone();
     until("the event", || (!told().is_empty()).then_some(())).await;
@@ -372,7 +445,7 @@ async fn noise_is_told_once() {
     tokio::time::sleep(Duration::from_millis(150)).await;
     let [(attachment, reason, message)] = &told()[..] else { panic!("{:?}", told()) };
     assert_eq!((&**attachment, *reason), ("files", Reason::ProtocolNoise));
-    assert!(message.contains("36") && message.contains("hello"), "{message}");
+    assert!(message.contains("36") && message.contains("hello [redacted]"), "{message}");
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ use awaken_operator::{
         metrics::GatewayMetrics,
         router::{Gateway, router},
     },
-    journal::{Chain, memory::Memory},
+    journal::{Append, Chain, memory::Memory},
     mcp::{
         Answer, EventSink, Outgoing, Peer, PeerError, RawJson,
         legacy::{Tool, ToolListing},
@@ -207,6 +207,7 @@ pub struct FakeRealizer {
     pub sinks: Mutex<HashMap<i64, EventSink>>,
     hanging: Mutex<Vec<&'static str>>,
     pub lists: Mutex<HashMap<String, Vec<&'static str>>>,
+    pub notes: Mutex<Vec<Note>>,
 }
 
 impl FakeRealizer {
@@ -238,6 +239,7 @@ impl Realizer for FakeRealizer {
     ) -> BoxFuture<'a, Result<Realized, Failure>> {
         let name = generation.attachment.clone();
         self.attempts.lock().unwrap().push((name.clone(), generation.generation));
+        let (attempt, notes) = (self.attempts(&name), self.notes.lock().unwrap().split_off(0));
         self.sinks.lock().unwrap().insert(generation.generation, events);
         let mut tries = self.tries.lock().unwrap();
         let script = tries.get_mut(&name).unwrap_or_else(|| panic!("no script for {name}"));
@@ -256,8 +258,8 @@ impl Realizer for FakeRealizer {
                 surface_digest: Some(surface.digest.clone()),
                 ..Evidence::default()
             };
-            let redactor = Redactor::new(["canary-secret"]);
-            Ok(Realized { peer, surface, evidence, redactor, notes: vec![] })
+            let redactor = Redactor::new(["canary-secret", &format!("canary-of-try-{attempt}")]);
+            Ok(Realized { peer, surface, evidence, redactor, notes })
         })
     }
 
@@ -265,10 +267,12 @@ impl Realizer for FakeRealizer {
         &'a self,
         generation: &'a Generation,
         _: &'a dyn Peer,
+        redactor: &'a Redactor,
     ) -> BoxFuture<'a, Result<(Surface, Vec<Note>), Failure>> {
         let tools = self.lists.lock().unwrap()[&generation.attachment].clone();
         let surface = Surface::new(&generation.server, listing(&tools));
-        let note = Note { reason: Reason::ToolQuarantined, message: "\"odd\"".into() };
+        let message = redactor.text("\"odd canary-secret\"").into_owned();
+        let note = Note { reason: Reason::ToolQuarantined, message };
         Box::pin(async move { Ok((surface, vec![note])) })
     }
 }
@@ -526,6 +530,17 @@ impl World {
         management: Option<Arc<dyn Management>>,
         namespaces: Namespaces,
     ) -> Self {
+        let host = Arc::new(journal.clone());
+        Self::hosted_over(host, (journal, incarnation), times, (management, namespaces))
+    }
+
+    /// The host appends to another journal than the calls.
+    pub fn hosted_over(
+        append: Arc<dyn Append>,
+        (journal, incarnation): (Memory, &'static str),
+        times: Times,
+        (management, namespaces): (Option<Arc<dyn Management>>, Namespaces),
+    ) -> Self {
         let metrics = Metrics::new();
         let counters = GatewayMetrics::new(&metrics);
         let index = Index::new(namespaces);
@@ -550,7 +565,7 @@ impl World {
             sessions: sessions.clone(),
             realizer: realizer.clone(),
             cluster: cluster.clone(),
-            append: Arc::new(journal.clone()),
+            append,
             read: Arc::new(journal.clone()),
             clock: Arc::new(FixedClock),
             metrics: counters.clone(),
@@ -626,9 +641,10 @@ impl World {
             credential: None,
         });
         let attachment_uid = format!("uid-{}", entry.attachment);
+        let session = self.cluster.session();
         let stage = entry.stage.map(|kind| {
             let generation_ref = McpGenerationRef {
-                session_uid: "uid-session".into(),
+                session_uid: session.metadata.uid.clone().unwrap(),
                 attachment_uid: attachment_uid.clone(),
                 generation: entry.generation,
                 incarnation: self.incarnation.into(),

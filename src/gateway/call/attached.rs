@@ -18,7 +18,10 @@ use crate::{
 };
 use jiff::Timestamp;
 use std::sync::Arc;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, timeout_at},
+};
 use tokio_util::sync::CancellationToken;
 
 /// A call as the caller sent it.
@@ -81,7 +84,7 @@ fn admit(call: &Call) -> Result<(Attached<'_>, Question), Refused> {
             .ok_or_else(|| Refused::unknown(call.shown()))?;
         let permit = gate::pass(found.server.policy.as_deref(), &found.tool.name)
             .map_err(|rule| Refused::denied(call.shown(), Some(&found), rule))?;
-        let question = Question::read(call.arguments.as_ref(), &found.server.handle.redactor)
+        let question = Question::read(call.arguments.as_ref(), &found.server.handle.redactor())
             .map_err(|problem| Refused::arguments(&found, &problem))?;
         match found.server.handle.admit() {
             Ok(place) => {
@@ -121,8 +124,8 @@ impl Errand for Attached<'_> {
         }
     }
 
-    fn redactor(&self) -> &Redactor {
-        &self.handle.redactor
+    fn redactor(&self) -> Arc<Redactor> {
+        self.handle.redactor()
     }
 
     fn abandoned(&self) -> bool {
@@ -132,23 +135,30 @@ impl Errand for Attached<'_> {
     async fn make(&self) -> Ending {
         let (call, handle) = (self.call, &*self.handle);
         if call.cancel.is_cancelled() {
-            return Ending::failed(&PeerError::Cancelled, &handle.redactor);
+            return Ending::failed(&PeerError::Cancelled, &handle.redactor());
         }
         let name = self.permit.tool();
         let params = params::toward_server(name, call.arguments.as_ref(), &call.params);
-        let peer = handle.peer();
-        let mut answer = ask(call, handle, &*peer, params.clone()).await;
+        let (peer, end) = (handle.peer(), Instant::now() + handle.call_timeout());
+        let mut answer = ask(call, handle, &*peer, (params.clone(), end)).await;
         // refused before it ran, since the server forgot the MCP session: once more
         if let Err(PeerError::Connection {
             sent: Sent::No,
             kind: ConnectionFailure::SessionLost,
             ..
         }) = &answer
-            && let Some(fresh) = handle.renewed(&peer).await
         {
-            answer = ask(call, handle, &*fresh, params).await;
+            tokio::select! {
+                biased;
+                () = call.cancel.cancelled() => answer = Err(PeerError::Cancelled),
+                // it did not run: the answer that says so stands
+                () = handle.cut().cancelled() => {}
+                renewed = timeout_at(end, handle.renewed(&peer)) => if let Ok(Some(fresh)) = renewed {
+                    answer = ask(call, handle, &*fresh, (params, end)).await;
+                }
+            }
         }
-        answer.map_or_else(|error| Ending::failed(&error, &handle.redactor), Ending::answered)
+        answer.map_or_else(|error| Ending::failed(&error, &handle.redactor()), Ending::answered)
     }
 }
 
@@ -156,12 +166,12 @@ async fn ask(
     call: &Call,
     handle: &Handle,
     peer: &dyn Peer,
-    params: RawJson,
+    (params, end): (RawJson, Instant),
 ) -> Result<Answer, PeerError> {
     let request = Outgoing {
         method: "tools/call",
         params: Some(params),
-        timeout: handle.call_timeout(),
+        timeout: end.saturating_duration_since(Instant::now()),
         cancel: call.cancel.clone(),
     };
     tokio::select! {

@@ -37,7 +37,7 @@ pub(super) fn intent(errand: &impl Errand, id: String, at: Timestamp, question: 
 pub(super) fn outcome(errand: &impl Errand, id: String, at: Timestamp, ending: &Ending) -> Entry {
     let result = match &ending.reply {
         Reply::Result(raw) | Reply::Error(raw) => {
-            Some(Payload::result(raw.as_str(), errand.redactor(), PAYLOAD_LIMIT))
+            Some(Payload::result(raw.as_str(), &errand.redactor(), PAYLOAD_LIMIT))
         }
         Reply::Refused(_) => None,
     };
@@ -105,7 +105,9 @@ fn scrub(entry: &mut Entry, ground: Ground<'_>) {
         }
     };
     match ground {
-        Ground::Session(hosted) => hosted.catalogs.load().redactors().for_each(&mut clean),
+        Ground::Session(hosted) => {
+            hosted.catalogs.load().redactors().for_each(|redactor| clean(&redactor))
+        }
         Ground::Installation(redactor) => clean(redactor),
     }
     // last, since a value that is cut is not found any more

@@ -132,8 +132,8 @@ impl Errand for Managed<'_> {
         }
     }
 
-    fn redactor(&self) -> &Redactor {
-        &self.call.redactor
+    fn redactor(&self) -> Arc<Redactor> {
+        self.call.redactor.clone()
     }
 
     fn abandoned(&self) -> bool {

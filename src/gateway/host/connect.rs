@@ -189,6 +189,7 @@ impl Realizer for Connector {
                 }
             };
             let info = format!("{} {}", shaken.server_name, shaken.server_version);
+            let info = redactor.text(&info);
             let notes = notes(&redactor, &shaken.listing);
             let surface = Surface::new(&generation.server, shaken.listing);
             let evidence = Evidence {
@@ -204,12 +205,12 @@ impl Realizer for Connector {
         &'a self,
         generation: &'a Generation,
         peer: &'a dyn Peer,
+        redactor: &'a Redactor,
     ) -> BoxFuture<'a, Result<(Surface, Vec<Note>), Failure>> {
         Box::pin(async move {
             let listing = legacy::relist(peer, startup(generation)).await;
-            let redactor = Redactor::default();
-            let listing = listing.map_err(|e| failure(&redactor, &e))?;
-            let notes = notes(&redactor, &listing);
+            let listing = listing.map_err(|e| failure(redactor, &e))?;
+            let notes = notes(redactor, &listing);
             Ok((Surface::new(&generation.server, listing), notes))
         })
     }

@@ -3,7 +3,10 @@
 use super::{outbox::Outbox, realize::Failure};
 use crate::{
     api::condition::bounded,
-    domain::lifecycle::{Evidence, Generation, Receipt, Stage, StageKind, State, Verdict},
+    domain::{
+        identity::SessionKey,
+        lifecycle::{Evidence, Generation, Receipt, Stage, StageKind, State, Verdict},
+    },
     gateway::{
         handle::Handle,
         hosted::Hosted,
@@ -16,6 +19,18 @@ use std::{
     sync::Arc,
 };
 use tokio_util::sync::CancellationToken;
+
+/// Which post news is about. A Session of the same name that came later is another, and its epochs
+/// begin anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostId {
+    /// Namespace and name.
+    pub key: SessionKey,
+    /// UID of the Session.
+    pub uid: String,
+    /// Under which epoch it was taken over.
+    pub epoch: i64,
+}
 
 /// A Session that the operator placed here.
 pub struct Post {
@@ -70,6 +85,12 @@ impl Post {
             stop: CancellationToken::new(),
             view,
         }
+    }
+
+    /// Which post this is.
+    pub fn id(&self) -> PostId {
+        let (key, uid) = (self.view.key.clone(), self.view.uid.clone());
+        PostId { key, uid, epoch: self.seat.epoch }
     }
 
     /// The fingerprint that each generation was acted on with.

@@ -70,11 +70,13 @@ pub trait Realizer: Send + Sync + 'static {
         events: EventSink,
     ) -> BoxFuture<'a, Result<Realized, Failure>>;
 
-    /// Asks a live server for its tools again.
+    /// Asks a live server for its tools again. What it says is told without what the redactor
+    /// knows.
     fn relist<'a>(
         &'a self,
         generation: &'a Generation,
         peer: &'a dyn Peer,
+        redactor: &'a Redactor,
     ) -> BoxFuture<'a, Result<(Surface, Vec<Note>), Failure>>;
 }
 

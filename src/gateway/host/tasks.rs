@@ -3,18 +3,17 @@
 
 use super::{
     Input, News, Parts, outbox,
-    post::{Post, Unit},
+    post::{Post, PostId, Unit},
     realize::{Realized, Realizer, until_proven},
     watchdog::{self, Ears, Sign},
 };
 use crate::{
-    domain::{identity::SessionKey, lifecycle::Generation},
+    domain::lifecycle::Generation,
     gateway::{
-        handle::{Handle, Renew, Surface},
+        handle::{Fresh, Handle, Renew},
         index::SessionView,
         recover,
     },
-    mcp::Peer,
 };
 use futures::{FutureExt, future::BoxFuture};
 use std::{sync::Arc, time::Duration};
@@ -28,21 +27,19 @@ pub struct Outlet(pub(super) mpsc::UnboundedSender<Input>);
 #[derive(Clone)]
 struct Mouth {
     outlet: Outlet,
-    key: SessionKey,
-    epoch: i64,
+    post: PostId,
     generation: i64,
 }
 
 impl Mouth {
     fn of(outlet: &Outlet, post: &Post, generation: i64) -> Self {
-        let (key, epoch) = (post.view.key.clone(), post.seat.epoch);
-        Self { outlet: outlet.clone(), key, epoch, generation }
+        Self { outlet: outlet.clone(), post: post.id(), generation }
     }
 
     fn tell(&self, news: News) {
-        let (key, epoch, generation) = (self.key.clone(), self.epoch, self.generation);
+        let (post, generation) = (self.post.clone(), self.generation);
         // the loop is gone only when the gateway stops
-        drop(self.outlet.0.send(Input::About { key, epoch, generation, news }));
+        drop(self.outlet.0.send(Input::About { post, generation, news }));
     }
 }
 
@@ -54,14 +51,14 @@ pub fn take_over(parts: Parts, outlet: Outlet, post: &Post) -> impl Future<Outpu
         let mut failures = 0;
         loop {
             let journal = (&*parts.append, &*parts.read);
-            match recover::take_over(journal, &*parts.clock, &chain, mouth.epoch).await {
+            match recover::take_over(journal, &*parts.clock, &chain, mouth.post.epoch).await {
                 Ok(0) => break,
                 Ok(ended) => {
-                    tracing::warn!(session = %mouth.key, ended, "calls of an earlier host ended as OutcomeUnknown");
+                    tracing::warn!(session = %mouth.post.key, ended, "calls of an earlier host ended as OutcomeUnknown");
                     break;
                 }
                 Err(error) => {
-                    tracing::error!(session = %mouth.key, %error, "the Session cannot be taken over yet");
+                    tracing::error!(session = %mouth.post.key, %error, "the Session cannot be taken over yet");
                 }
             }
             failures += 1;
@@ -141,7 +138,7 @@ pub fn adopt(
     let tell = move |sign| {
         mouth.tell(match sign {
             Sign::Lost(failure) => News::Lost(failure),
-            Sign::Relisted(evidence) => News::Relisted(Some(evidence)),
+            Sign::Relisted(evidence) => News::Relisted(evidence),
             Sign::Noticed(note) => News::Noticed(note),
         });
     };
@@ -195,10 +192,18 @@ struct Renewal {
 }
 
 impl Renew for Renewal {
-    fn renew(&self) -> BoxFuture<'_, Option<(Arc<dyn Peer>, Surface)>> {
+    fn renew(&self) -> BoxFuture<'_, Option<Fresh>> {
         Box::pin(async move {
             match self.realizer.realize(&self.view, &self.entry, self.ears.sink()).await {
-                Ok(realized) => Some((realized.peer, realized.surface)),
+                Ok(Realized { peer, surface, evidence, redactor, notes }) => {
+                    let mouth = self.mouth.clone();
+                    let placed = Box::new(move |forgotten| {
+                        mouth.tell(News::Relisted(evidence));
+                        notes.into_iter().for_each(|note| mouth.tell(News::Noticed(note)));
+                        mouth.tell(News::Replaced(forgotten));
+                    });
+                    Some(Fresh { peer, surface, redactor, placed })
+                }
                 Err(failure) => {
                     if !failure.is_retryable() {
                         self.mouth.tell(News::Lost(failure));
@@ -207,9 +212,5 @@ impl Renew for Renewal {
                 }
             }
         })
-    }
-
-    fn renewed(&self) {
-        self.mouth.tell(News::Relisted(None));
     }
 }

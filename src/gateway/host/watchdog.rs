@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, watch::Receiver},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -80,24 +80,40 @@ pub enum Sign {
     Noticed(Note),
 }
 
-/// Watches until the server is lost or `stop`.
+/// Watches until the server is lost or `stop`, which does not wait for the server.
 pub async fn run(
-    (handle, generation): (Arc<Handle>, Generation),
-    (realizer, ears): (Arc<dyn Realizer>, Arc<Ears>),
+    what: (Arc<Handle>, Generation),
+    how: (Arc<dyn Realizer>, Arc<Ears>),
     pings: Pings,
     stop: CancellationToken,
     tell: impl Fn(Sign) + Send,
 ) {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        () = watch(what, how, pings, tell) => {}
+    }
+}
+
+async fn watch(
+    (handle, generation): (Arc<Handle>, Generation),
+    (realizer, ears): (Arc<dyn Realizer>, Arc<Ears>),
+    pings: Pings,
+    tell: impl Fn(Sign) + Send,
+) {
+    let lost = |error: Option<&PeerError>| {
+        let message = error.map_or_else(|| "the connection closed".to_owned(), ToString::to_string);
+        Sign::Lost(Failure::new(Reason::ServerLost, handle.redactor().text(&message)))
+    };
     let (mut missed, mut told_noise) = (0, false);
     let mut next_ping = Instant::now() + pings.every;
     loop {
         let peer = handle.peer();
         let mut closed = peer.closed();
         tokio::select! {
-            () = stop.cancelled() => return,
             error = end(&mut closed) => {
                 if Arc::ptr_eq(&peer, &handle.peer()) {
-                    return tell(Sign::Lost(lost(error.as_ref())));
+                    return tell(lost(error.as_ref()));
                 }
             }
             () = ears.listed.notified() => {
@@ -109,6 +125,7 @@ pub async fn run(
                 tokio::time::sleep(COLLECT).await;
                 let noise = ears.noise.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 if let Some((count, sample)) = noise {
+                    let sample = handle.redactor().text(&sample).into_owned();
                     let message = format!("{count} lines on stdout are no protocol messages, for example: {sample}");
                     tell(Sign::Noticed(Note { reason: Reason::ProtocolNoise, message }));
                 }
@@ -126,7 +143,7 @@ pub async fn run(
                     Err(error) => {
                         missed += 1;
                         if missed >= pings.misses {
-                            return tell(Sign::Lost(lost(Some(&error))));
+                            return tell(lost(Some(&error)));
                         }
                     }
                 }
@@ -136,7 +153,7 @@ pub async fn run(
 }
 
 /// Why the server is gone, once it is.
-async fn end(closed: &mut watch::Receiver<Option<PeerError>>) -> Option<PeerError> {
+async fn end(closed: &mut Receiver<Option<PeerError>>) -> Option<PeerError> {
     closed.wait_for(Option::is_some).await.ok().and_then(|error| error.clone())
 }
 
@@ -152,7 +169,7 @@ async fn relist(
     realizer: &dyn Realizer,
     peer: &dyn Peer,
 ) -> Vec<Sign> {
-    match realizer.relist(generation, peer).await {
+    match realizer.relist(generation, peer, &handle.redactor()).await {
         Ok((surface, notes)) => {
             let evidence = listed(&surface);
             handle.relisted(surface);
@@ -169,9 +186,4 @@ async fn relist(
             }
         }
     }
-}
-
-fn lost(error: Option<&PeerError>) -> Failure {
-    let message = error.map_or_else(|| "the connection closed".to_owned(), ToString::to_string);
-    Failure::new(Reason::ServerLost, message)
 }

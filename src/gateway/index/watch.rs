@@ -119,7 +119,10 @@ fn agent_event(
             let (namespace, name) = name_of(&object);
             changes.extend(index.delete_agent(&namespace, &name));
         }
-        watcher::Event::Init => buffer.clear(),
+        watcher::Event::Init => {
+            index.begin_list("Agent");
+            buffer.clear();
+        }
         watcher::Event::InitApply(object) => {
             buffer.extend(readable(index, object, &mut changes));
         }
@@ -148,7 +151,10 @@ fn session_event(
             let (namespace, name) = name_of(&object);
             changes.extend(index.delete_session(&SessionKey { namespace, name }));
         }
-        watcher::Event::Init => buffer.clear(),
+        watcher::Event::Init => {
+            index.begin_list("Session");
+            buffer.clear();
+        }
         watcher::Event::InitApply(object) => {
             buffer.extend(readable(index, object, &mut changes));
         }
