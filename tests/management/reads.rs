@@ -12,7 +12,7 @@ use awaken_operator::{
         redact::Redactor,
     },
     gateway::{
-        handle::{Handle, Renew, Surface},
+        handle::{Fresh, Handle, Renew, Surface},
         hosted::Hosted,
     },
     mcp::{
@@ -191,11 +191,9 @@ impl Peer for Mute {
 struct Never;
 
 impl Renew for Never {
-    fn renew(&self) -> BoxFuture<'_, Option<(Arc<dyn Peer>, Surface)>> {
+    fn renew(&self) -> BoxFuture<'_, Option<Fresh>> {
         Box::pin(async { None })
     }
-
-    fn renewed(&self) {}
 }
 
 /// A Session that serves the attachment with these tools; `read` is allowed.
