@@ -100,7 +100,8 @@ async fn a_pair_may_be_applied_in_either_order() {
         let attachment = http("issues", "coder", "https://mcp.example.com/mcp");
         if agent_first {
             api.apply("agents", agent("coder", &["issues"]));
-            until(&api, "agents", "coder", "Accepted", false, "AttachmentMissing").await;
+            let told = until(&api, "agents", "coder", "Accepted", false, "AttachmentMissing").await;
+            assert!(!condition(&told, "Stalled").0, "the partner may come at any time");
             api.apply("mcpattachments", attachment);
         } else {
             api.apply("mcpattachments", attachment);
@@ -302,6 +303,7 @@ async fn of_two_with_one_name_or_target_the_older_stays() {
     let twin =
         until(&api, "mcpattachments", "same-target", "Accepted", false, "DuplicateTarget").await;
     assert!(message(&twin, "Ready").contains("\"issues\""));
+    assert!(condition(&twin, "Stalled").0 && !condition(&twin, "Reconciling").0);
     until(&api, "mcpattachments", "same-name", "Accepted", false, "DuplicateServerName").await;
     until(&api, "mcpattachments", "other", "Ready", true, "Active").await;
     until(&api, "mcpattachments", "issues", "Ready", true, "Active").await;
@@ -572,6 +574,80 @@ async fn a_refused_pod_is_told_and_a_full_quota_is_waited_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_policy_that_is_taken_away_or_changed_comes_back_while_its_pods_run() {
+    let api = ApiServer::new();
+    let _gateway = Gateway::start(&api, "gw-a", "inc-1", fine);
+    let _operator = Operator::start(&api);
+    let _kubelet = kubelet(&api);
+    api.apply("agents", agent("coder", &["files"]));
+    api.apply("mcpattachments", stdio("files", "coder", "mcp-server-filesystem"));
+    until(&api, "mcpattachments", "files", "Ready", true, "Active").await;
+    let wanted = api.all("networkpolicies").pop().unwrap();
+    let name = text(&wanted, "/metadata/name");
+    api.delete("networkpolicies", NS, &name);
+    assert!(api.all("networkpolicies").is_empty());
+    let back = api.wait("the policy", |api| api.get("networkpolicies", NS, &name)).await;
+    assert_eq!(back["spec"], wanted["spec"]);
+    let mut open = back.clone();
+    open["spec"]["ingress"] = json!([{}]);
+    api.apply("networkpolicies", open);
+    api.wait("the policy as it was", |api| {
+        (api.get("networkpolicies", NS, &name)?["spec"] == wanted["spec"]).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_session_is_told_and_tried_again() {
+    for (said, reason, stalled) in [
+        ("sessions \"coder\" is forbidden: exceeded quota: small", "QuotaExceeded", false),
+        ("admission webhook \"x\" denied the request", "ObjectRefused", true),
+    ] {
+        let api = ApiServer::new();
+        let _gateway = Gateway::start(&api, "gw-a", "inc-1", fine);
+        let _operator = Operator::start(&api);
+        api.refuse(move |w, _| {
+            (w.plural == "sessions" && w.verb == "create").then(|| (403, said.to_owned()))
+        });
+        api.apply("agents", agent("coder", &["issues"]));
+        api.apply("mcpattachments", http("issues", "coder", "https://mcp.example.com/mcp"));
+        let told = until(&api, "agents", "coder", "Ready", false, reason).await;
+        assert_eq!(condition(&told, "Stalled").0, stalled);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        api.refuse_nothing();
+        let began = tokio::time::Instant::now();
+        until(&api, "mcpattachments", "issues", "Ready", true, "Active").await;
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_agent_was_deleted_without_it_goes_when_it_is_deleted() {
+    for (with_agent, session_first) in [(false, false), (true, false), (true, true)] {
+        let (api, _operator, _gateway) = serving().await;
+        // kubectl delete agent coder --cascade=orphan
+        api.orphan("sessions", NS, "coder");
+        api.delete("agents", NS, "coder");
+        if session_first {
+            api.delete("sessions", NS, "coder");
+        }
+        if with_agent {
+            api.apply("agents", agent("coder", &["issues"]));
+        }
+        if !session_first {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert!(api.get("sessions", NS, "coder").is_some(), "it is left alone");
+            api.delete("sessions", NS, "coder");
+        }
+        if with_agent {
+            until(&api, "agents", "coder", "Ready", true, "Ready").await;
+        } else {
+            api.wait("the end", |api| api.all("sessions").is_empty().then_some(())).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_of_that_name_that_is_anothers_is_left_alone() {
     let api = ApiServer::new();
     let _gateway = Gateway::start(&api, "gw-a", "inc-1", fine);
@@ -660,6 +736,24 @@ async fn an_object_that_cannot_be_read_is_told_and_the_others_go_on() {
     api.apply("mcpattachments", newer);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(states(&api, "coder", "issues"), [(1, "Active".to_owned())]);
+    // And once it is gone, it is gone.
+    api.delete("mcpattachments", NS, "issues");
+    until_states(&api, "issues", &[]).await;
+    until(&api, "agents", "coder", "Accepted", false, "AttachmentMissing").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_never_readable_and_is_gone_holds_nothing() {
+    let (api, operator, _gateway) = serving().await;
+    operator.stop().await;
+    let mut newer = http("issues", "coder", "https://mcp.example.com/mcp");
+    newer["spec"]["fromTheFuture"] = json!(1);
+    api.apply("mcpattachments", newer);
+    let _operator = Operator::start(&api);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(states(&api, "coder", "issues"), [(1, "Active".to_owned())]);
+    api.delete("mcpattachments", NS, "issues");
+    until_states(&api, "issues", &[]).await;
 }
 
 #[tokio::test(start_paused = true)]

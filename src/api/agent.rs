@@ -125,8 +125,9 @@ pub struct Environment {
     #[serde(default = "default_user")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub run_as_user: i64,
-    /// Requests and limits of each server's container, as quantities by resource name. Default:
-    /// requests 10m CPU and 32Mi memory, limits 1 CPU, 512Mi memory and 1Gi ephemeral-storage.
+    /// Requests and limits of each server's container, as quantities by resource name. For each
+    /// resource that is not named: requests 10m CPU and 32Mi memory, limits 1 CPU, 512Mi memory and
+    /// 1Gi ephemeral-storage, or as much as is requested.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",

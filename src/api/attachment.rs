@@ -227,7 +227,8 @@ pub struct AttachmentLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub max_concurrent_calls: Option<i64>,
-    /// The longest message of the server, in bytes. Default 16777216; 1024 to 67108864.
+    /// The longest message of the server, and of a stdio server also the longest one to it, in
+    /// bytes. Default 16777216; 1024 to 67108864.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub max_message_bytes: Option<i64>,

@@ -34,8 +34,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// A step whose pods were refused is taken once more with that knowledge.
 const ROUNDS: usize = 2;
-/// How long to wait before a refused pod is tried again.
-const REFUSED_AGAIN: Duration = Duration::from_secs(5);
+/// How long to wait before an object that was refused is tried again.
+pub const REFUSED_AGAIN: Duration = Duration::from_secs(5);
 
 /// Where a Session is going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,9 +151,9 @@ async fn write(
     match ctx.apply.session_status(&session, status).await {
         Ok(Some(written)) => Ok(ctx.resolve.latest.sessions.put(key, written)),
         Ok(None) => Ok(session),
-        Err(conflict @ ApplyError::Conflict { .. }) => {
+        Err(other @ (ApplyError::Conflict { .. } | ApplyError::Gone { .. })) => {
             ctx.resolve.refresh_session(key).await?;
-            Err(conflict.into())
+            Err(other.into())
         }
         Err(problem) => {
             forget_if_gone(ctx, key, &problem);

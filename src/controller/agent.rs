@@ -31,6 +31,8 @@ pub enum Standing {
     OnDemand,
     /// None that we may touch, and why.
     None(Problem),
+    /// None, since the API server refuses it; it is tried again.
+    Refused(Problem),
 }
 
 /// The Standing Session; made when it is missing, never adopted when it is somebody else's.
@@ -54,7 +56,9 @@ pub async fn ensure_session(ctx: &Context, seen: &mut Seen) -> Result<Standing, 
         (Some(agent), None) => match ctx.apply.create_session(&standing(agent)).await? {
             Created::Made(made) => (agent, ctx.resolve.latest.sessions.put(&seen.key, made)),
             Created::Exists(there) => (agent, ctx.resolve.latest.sessions.put(&seen.key, there)),
-            Created::Refused(problem) => return Ok(Standing::None(problem)),
+            Created::Refused(Problem { reason, message }) => {
+                return Ok(Standing::Refused(Problem::new(reason, message)));
+            }
         },
     };
     seen.session = Some(session.clone());

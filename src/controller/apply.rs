@@ -151,7 +151,7 @@ impl Apply {
                     "A pod named {} exists that does not belong to this generation.",
                     pod.name_any()
                 );
-                Ok(Created::Refused(Problem::new(Reason::PodRefused, cause)))
+                Ok(Created::Refused(Problem { reason: Reason::PodRefused, message: cause }))
             }
             _ => Ok(created),
         }
@@ -278,7 +278,7 @@ impl Apply {
             Err(ApplyError::Conflict { .. }) => {
                 within(object, api.get(&object.name_any())).await.map(Created::Exists)
             }
-            Err(ApplyError::Api { kind, name, source }) => match refusal(&source) {
+            Err(ApplyError::Api { kind, name, source }) => match refusal(&kind, &source) {
                 Some(problem) => Ok(Created::Refused(problem)),
                 None => Err(ApplyError::Api { kind, name, source }),
             },
@@ -329,15 +329,16 @@ where
 }
 
 /// What a refusal means for whoever asked for the object; none when it says nothing about it.
-fn refusal(error: &kube::Error) -> Option<Problem> {
+fn refusal(kind: &str, error: &kube::Error) -> Option<Problem> {
     let kube::Error::Api(status) = error else { return None };
     let Status { code, message, .. } = status.as_ref();
     let reason = match code {
         403 if message.contains("exceeded quota") => Reason::QuotaExceeded,
-        400 | 403 | 422 => Reason::PodRefused,
+        400 | 403 | 422 if kind == "Pod" => Reason::PodRefused,
+        400 | 403 | 422 => Reason::ObjectRefused,
         _ => return None,
     };
-    Some(Problem { reason, message: format!("The API server refuses it: {message}") })
+    Some(Problem { reason, message: format!("The API server refuses the {kind}: {message}") })
 }
 
 fn same_generation(one: &Pod, two: &Pod) -> bool {
@@ -390,7 +391,7 @@ mod tests {
 
     #[test]
     fn refusals_are_told_apart() {
-        let of = |code, message| refusal(&api_error(code, message)).map(|p| p.reason);
+        let of = |code, message| refusal("Pod", &api_error(code, message)).map(|p| p.reason);
         let quota = "pods \"x\" is forbidden: exceeded quota: small, requested: pods=1";
         assert_eq!(of(403, quota), Some(Reason::QuotaExceeded));
         let security = "violates PodSecurity \"restricted:latest\"";

@@ -1,7 +1,12 @@
 //! What we wrote and the watches have not shown yet. Without it a reconcile that follows its own
 //! write closely would decide on the state before that write.
 
-use crate::domain::identity::SessionKey;
+use super::refs::named;
+use crate::{
+    api::{Agent, McpAttachment, Session},
+    domain::identity::SessionKey,
+};
+use k8s_openapi::api::{core::v1::Pod, networking::v1::NetworkPolicy};
 use kube::ResourceExt;
 use std::{
     collections::HashMap,
@@ -47,7 +52,7 @@ impl<K: ResourceExt> Latest<K> {
     /// What a watch shows and what was written, together; only what belongs.
     pub fn merge(&self, shown: Vec<Arc<K>>, belongs: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
         let mut all: HashMap<SessionKey, Arc<K>> =
-            shown.into_iter().map(|o| (super::resolve::named(&*o), o)).collect();
+            shown.into_iter().map(|o| (named(&*o), o)).collect();
         let mut written = self.lock();
         written.retain(|key, written| {
             if all.get(key).is_some_and(|shown| version(&**shown) >= version(&**written)) {
@@ -76,6 +81,21 @@ impl<K: ResourceExt> Latest<K> {
     }
 }
 
+/// What we wrote, by kind.
+#[derive(Default)]
+pub struct LatestAll {
+    /// Agents.
+    pub agents: Latest<Agent>,
+    /// Attachments.
+    pub attachments: Latest<McpAttachment>,
+    /// Sessions.
+    pub sessions: Latest<Session>,
+    /// Session pods.
+    pub pods: Latest<Pod>,
+    /// NetworkPolicies.
+    pub policies: Latest<NetworkPolicy>,
+}
+
 /// Resource versions of one kind are comparable numbers (Kubernetes 1.35 on says so).
 fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().and_then(|v| v.parse().ok()).unwrap_or(0)
@@ -84,7 +104,6 @@ fn version(object: &impl ResourceExt) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::Pod;
 
     fn pod(version: &str) -> Pod {
         let mut pod = Pod::default();
@@ -96,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_newer_one_counts() {
-        let (latest, key) = (Latest::default(), crate::controller::resolve::named(&pod("1")));
+        let (latest, key) = (Latest::default(), named(&pod("1")));
         let shown = |v| Some(Arc::new(pod(v)));
         let picked = |s: Option<Arc<Pod>>| latest.pick(&key, s).unwrap().resource_version();
         latest.put(&key, pod("10"));

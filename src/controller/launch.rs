@@ -6,7 +6,7 @@ use super::{
     apply::Created,
     build::{self, pod::Launch},
     plan::Plan,
-    resolve::named,
+    refs::named,
     seen::{Problem, Seen},
 };
 use crate::{
@@ -33,6 +33,13 @@ pub async fn perform(
     pods: &BTreeMap<i64, Arc<Pod>>,
 ) -> Result<BTreeMap<i64, PodFact>, Error> {
     let mut refused = BTreeMap::new();
+    // as long as one of its pods is there, whoever took the policy away
+    if !pods.is_empty()
+        && let Some(problem) = guard(ctx, seen, session).await?
+    {
+        let Problem { reason, message } = problem;
+        tracing::warn!(session = %seen.key, %reason, message, "pods stand without their policy");
+    }
     for effect in &next.effects {
         match effect {
             Effect::DeletePod(number) => {
@@ -109,7 +116,7 @@ async fn guard(ctx: &Context, seen: &Seen, session: &Session) -> Result<Option<P
                     "A NetworkPolicy named {} exists that is not this Session's.",
                     policy.name_any()
                 );
-                return Ok(Some(Problem::new(Reason::PodRefused, cause)));
+                return Ok(Some(Problem { reason: Reason::ObjectRefused, message: cause }));
             }
             Created::Made(policy) | Created::Exists(policy) => {
                 latest.put(&named(&policy), policy);

@@ -32,8 +32,10 @@ pub mod resolve;
 pub mod scrub;
 pub mod seen;
 pub mod session;
+pub mod stores;
 pub mod target;
 pub mod tries;
+pub mod unreadable;
 pub mod wake;
 pub mod watch;
 
@@ -50,9 +52,10 @@ use build::{pod::ShimImage, policy::GatewayPeers};
 use events::Events;
 use hosts::Gateways;
 use kube::Client;
+use latest::LatestAll;
 use metrics::ControllerMetrics;
 use queue::{Outcome, Queue};
-use resolve::{LatestAll, Resolve};
+use resolve::Resolve;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
@@ -173,7 +176,7 @@ pub async fn run(
     let queue = Arc::new(Queue::default());
     let gateways = Arc::new(Gateways::default());
     let latest = Arc::new(LatestAll::default());
-    let unreadable = watch::Unreadable::default();
+    let unreadable = unreadable::Unreadable::default();
     let (events, writer) = events::channel(client.clone(), &config.pod, metrics.clone());
     let shared = watch::Shared {
         client: client.clone(),

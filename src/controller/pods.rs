@@ -9,6 +9,14 @@ pub const SERVER: &str = "server";
 /// Name of the init container that brings the shim.
 pub const SHIM: &str = "shim";
 
+/// The words with which the shim begins what it leaves behind.
+const SHIM_WORDS: [Reason; 4] = [
+    Reason::CommandNotFound,
+    Reason::CommandNotExecutable,
+    Reason::OutOfMemory,
+    Reason::ServerExited,
+];
+
 const IMAGE_PROBLEMS: [&str; 7] = [
     "ErrImagePull",
     "ImagePullBackOff",
@@ -81,25 +89,27 @@ fn ended(status: &PodStatus) -> Option<(Reason, String)> {
 }
 
 fn server_ended(end: &ContainerStateTerminated) -> (Reason, String) {
-    // The shim says it too: the runtime sees it only when it is quick enough.
-    let out_of_memory = end.message.as_deref().is_some_and(|m| m.starts_with("OutOfMemory:"));
-    match (end.reason.as_deref(), end.exit_code) {
-        _ if out_of_memory || end.reason.as_deref() == Some("OOMKilled") => {
-            (Reason::OutOfMemory, format!("The server went over its memory limit{}", said(end)))
+    // The shim knows whether the command ran, whatever its code; and of memory the runtime tells
+    // only when it is quick enough.
+    let word = end.message.as_deref().and_then(|m| m.split_once(':')).map(|(word, _)| word);
+    let by_shim = word.and_then(|word| SHIM_WORDS.into_iter().find(|r| r.as_str() == word));
+    let reason = match (by_shim, end.reason.as_deref(), end.exit_code) {
+        (_, Some("OOMKilled"), _) => Reason::OutOfMemory,
+        (Some(reason), ..) => reason,
+        (None, Some("StartError" | "ContainerCannotRun"), _) => {
+            return (Reason::CommandNotFound, format!("The container cannot start{}", said(end)));
         }
-        (Some("StartError" | "ContainerCannotRun"), _) => {
-            (Reason::CommandNotFound, format!("The container cannot start{}", said(end)))
-        }
-        (_, 127) => {
-            (Reason::CommandNotFound, format!("The command is not in the image{}", said(end)))
-        }
-        (_, 126) => {
-            (Reason::CommandNotFound, format!("The command cannot be executed{}", said(end)))
-        }
-        (_, code) => {
-            (Reason::ServerExited, format!("The server ended with code {code}{}", said(end)))
-        }
-    }
+        (None, _, 127) => Reason::CommandNotFound,
+        (None, _, 126) => Reason::CommandNotExecutable,
+        (None, ..) => Reason::ServerExited,
+    };
+    let what = match reason {
+        Reason::OutOfMemory => "The server went over its memory limit".to_owned(),
+        Reason::CommandNotFound => "The command is not in the image".to_owned(),
+        Reason::CommandNotExecutable => "The command cannot be executed".to_owned(),
+        _ => format!("The server ended with code {}", end.exit_code),
+    };
+    (reason, what + &said(end))
 }
 
 /// The end of a sentence: what the container left behind, without what looks like a secret.
@@ -219,7 +229,23 @@ mod tests {
         Reason::OutOfMemory
     )]
     #[case::not_found(terminated(127, "Error", "mcp-x: not found"), Reason::CommandNotFound)]
-    #[case::not_executable(terminated(126, "Error", ""), Reason::CommandNotFound)]
+    #[case::not_executable(terminated(126, "Error", ""), Reason::CommandNotExecutable)]
+    #[case::never_ran(
+        terminated(127, "Error", "CommandNotFound: command not found: x"),
+        Reason::CommandNotFound
+    )]
+    #[case::never_executed(
+        terminated(126, "Error", "CommandNotExecutable: command not executable: x (denied)"),
+        Reason::CommandNotExecutable
+    )]
+    #[case::ran_and_ended_with_127(
+        terminated(127, "Error", "ServerExited: exit code 127\nsh: no-such-thing: not found"),
+        Reason::ServerExited
+    )]
+    #[case::ran_and_ended_with_126(
+        terminated(126, "Error", "ServerExited: exit code 126"),
+        Reason::ServerExited
+    )]
     #[case::start(terminated(128, "StartError", "exec"), Reason::CommandNotFound)]
     #[case::exit(terminated(3, "Error", "no such database"), Reason::ServerExited)]
     #[case::zero(terminated(0, "Completed", ""), Reason::ServerExited)]
@@ -235,6 +261,17 @@ mod tests {
         let PodFact::Ended(_, message) = fact(&pod) else { panic!() };
         assert!(message.starts_with("The server ended with code 3: bad key "), "{message}");
         assert!(!message.contains("abcdefghijklmnop"), "{message}");
+    }
+
+    #[test]
+    fn the_shims_words_are_reasons() {
+        let shim = include_str!("../../shim/src/termination.rs");
+        let (code, _) = shim.split_once("#[cfg(test)]").unwrap();
+        let words = code.split('"').skip(1).step_by(2);
+        let words: Vec<_> =
+            words.filter(|w| w.len() > 3 && w.chars().all(|c| c.is_ascii_alphabetic())).collect();
+        let known: Vec<_> = SHIM_WORDS.iter().map(|r| r.as_str()).collect();
+        assert_eq!(words, known);
     }
 
     #[test]

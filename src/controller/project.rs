@@ -13,7 +13,7 @@ use super::{
     build::session::{Ownership, ownership},
     exports,
     plan::{Judged, Plan, plan},
-    resolve::named,
+    refs::named,
     scrub,
     seen::{Problem, Seen, few},
 };
@@ -90,7 +90,7 @@ pub fn facets(
         Standing::Leaving(_) => {
             Some(Problem::new(Reason::Draining, "The former Session is being deleted."))
         }
-        Standing::None(problem) => Some(problem.clone()),
+        Standing::None(problem) | Standing::Refused(problem) => Some(problem.clone()),
     };
     let (entries, alive) = (progress.entries.clone(), progress.alive);
     vec![Facet { session: None, plan, entries, alive, blocked }]
@@ -194,7 +194,7 @@ pub async fn project(
     match ctx.apply.status(&**agent, &old, &new).await {
         Ok(Some(written)) => {
             let problem = match standing {
-                Standing::None(problem) => Some(problem),
+                Standing::None(problem) | Standing::Refused(problem) => Some(problem),
                 _ => accepted.as_ref().err().filter(|p| p.reason != Reason::AttachmentMissing),
             };
             if let Some(problem) = problem

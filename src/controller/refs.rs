@@ -9,6 +9,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use std::collections::BTreeSet;
 
+/// Namespace and name of an object.
+pub fn named(object: &impl ResourceExt) -> SessionKey {
+    SessionKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+}
+
 /// The Agent's Standing Session has its name.
 pub fn of_agent(agent: &Agent) -> SessionKey {
     SessionKey { namespace: agent.namespace().unwrap_or_default(), name: agent.name_any() }

@@ -5,10 +5,11 @@ use super::{
     exports::{self, ExportsSeen},
     hosts::Gateways,
     keys::{self, KeyError, SourceKey},
-    latest::Latest,
-    refs,
+    latest::LatestAll,
+    refs::{self, named},
     seen::{SecretState, Seen},
-    watch::{Stores, Unreadable},
+    stores::Stores,
+    unreadable::Unreadable,
 };
 use crate::{
     api::{Agent, McpAttachment, Session},
@@ -81,21 +82,6 @@ pub struct Resolve {
     export_from: Namespaces,
     hashes: Mutex<HashMap<SessionKey, Hashed>>,
     link: Mutex<Option<(String, Arc<str>)>>,
-}
-
-/// What we wrote, by kind.
-#[derive(Default)]
-pub struct LatestAll {
-    /// Agents.
-    pub agents: Latest<Agent>,
-    /// Attachments.
-    pub attachments: Latest<McpAttachment>,
-    /// Sessions.
-    pub sessions: Latest<Session>,
-    /// Session pods.
-    pub pods: Latest<Pod>,
-    /// NetworkPolicies.
-    pub policies: Latest<NetworkPolicy>,
 }
 
 /// The hashed values of one version of a Secret.
@@ -214,8 +200,9 @@ impl Resolve {
     /// When the API server cannot be asked.
     pub async fn refresh_session(&self, key: &SessionKey) -> Result<(), ResolveError> {
         let api = Api::<Session>::namespaced(self.client.clone(), &key.namespace);
-        if let Some(session) = within(format!("Session {key}"), api.get_opt(&key.name)).await? {
-            self.latest.sessions.put(key, session);
+        match within(format!("Session {key}"), api.get_opt(&key.name)).await? {
+            Some(session) => drop(self.latest.sessions.put(key, session)),
+            None => self.latest.sessions.forget(key),
         }
         Ok(())
     }
@@ -307,11 +294,6 @@ impl Resolve {
     fn lock_hashes(&self) -> std::sync::MutexGuard<'_, HashMap<SessionKey, Hashed>> {
         self.hashes.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Namespace and name of an object.
-pub fn named(object: &impl ResourceExt) -> SessionKey {
-    SessionKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
 }
 
 fn get<K>(store: &Store<K>, key: &SessionKey) -> Option<Arc<K>>

@@ -1,26 +1,39 @@
 //! What looks like a secret: to warn of it where it does not belong, and to keep it out of messages.
+//!
+//! The admission policy that warns of the same at `kubectl apply` has the same list of tokens; a
+//! test compares them.
 
 /// Beginnings of well-known tokens.
-const PREFIXES: [&str; 16] = [
+const PREFIXES: [&str; 24] = [
     "sk-",
-    "sk_",
-    "pk_",
-    "rk_",
+    "sk_live_",
+    "sk_test_",
+    "rk_live_",
+    "rk_test_",
     "ghp_",
     "gho_",
+    "ghu_",
     "ghs_",
+    "ghr_",
     "github_pat_",
     "glpat-",
+    "xoxa-",
     "xoxb-",
+    "xoxe-",
     "xoxp-",
+    "xoxr-",
+    "xoxs-",
     "xapp-",
     "AKIA",
     "ASIA",
     "eyJ",
     "AIza",
+    "-----BEGIN ",
 ];
 /// A shorter word is no token.
-const MIN_TOKEN: usize = 16;
+const MIN_TOKEN: usize = 15;
+/// How a key in a text begins; it ends with the text.
+const PEM: &str = "-----BEGIN ";
 /// Parts of names whose values are secrets.
 const NAMES: [&str; 9] = [
     "TOKEN",
@@ -36,20 +49,56 @@ const NAMES: [&str; 9] = [
 /// What stands in its place.
 const GONE: &str = "[redacted]";
 
-/// The text without words that look like tokens.
+/// The text without what looks like a token, a key, or the password in a URL.
 pub fn scrub(text: &str) -> String {
-    let edge = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '=' | ',' | ';' | '(' | ')');
     let mut out = String::with_capacity(text.len());
-    for piece in text.split_inclusive(edge) {
-        let word = piece.trim_end_matches(edge);
-        if is_token(word) {
+    let (mut rest, mut inside) = (text, false);
+    while let Some(next) = rest.chars().next() {
+        let taken = if inside { 0 } else { token(rest) };
+        if taken > 0 {
             out.push_str(GONE);
-            out.push_str(&piece[word.len()..]);
-        } else {
-            out.push_str(piece);
+            rest = &rest[taken..];
+            inside = true;
+            continue;
         }
+        if let Some((before, password)) = password(rest) {
+            out.push_str(&rest[..before]);
+            out.push_str(GONE);
+            rest = &rest[before + password..];
+            inside = false;
+            continue;
+        }
+        out.push(next);
+        rest = &rest[next.len_utf8()..];
+        inside = next.is_ascii_alphanumeric();
     }
     out
+}
+
+/// How many bytes at the beginning of the text are a token; 0 when it begins with none.
+fn token(text: &str) -> usize {
+    if text.starts_with(PEM) {
+        return text.len();
+    }
+    if !PREFIXES.iter().any(|p| text.starts_with(p)) {
+        return 0;
+    }
+    let of_token = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let word = &text[..text.find(|c| !of_token(c)).unwrap_or(text.len())];
+    let word = word.trim_end_matches('.');
+    if word.len() >= MIN_TOKEN { word.len() } else { 0 }
+}
+
+/// When the text begins with `://user:password@`: how many bytes stand before the password, and how
+/// many it has.
+fn password(text: &str) -> Option<(usize, usize)> {
+    let rest = text.strip_prefix("://")?;
+    let end = |c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'');
+    let authority = &rest[..rest.find(end).unwrap_or(rest.len())];
+    let (info, _) = authority.rsplit_once('@')?;
+    let (user, password) = info.split_once(':')?;
+    let before = "://".len() + user.len() + ":".len();
+    (!password.is_empty() && password != GONE).then_some((before, password.len()))
 }
 
 /// Whether an environment variable looks as if its value were a secret.
@@ -62,42 +111,46 @@ pub fn suspicious_env(name: &str, value: &str) -> bool {
         || upper.ends_with("_FILE")
         || upper.ends_with("_PATH")
         || upper.ends_with("_URL");
-    !plain && (NAMES.iter().any(|n| upper.contains(n)) || suspicious(value))
+    let named = !plain && NAMES.iter().any(|n| upper.contains(n));
+    named || suspicious(value)
 }
 
-/// Whether a word of the text looks like a secret.
+/// Whether something in the text looks like a secret.
 pub fn suspicious(text: &str) -> bool {
-    text.contains("-----BEGIN") || scrub(text) != text || password_in_url(text)
-}
-
-fn is_token(word: &str) -> bool {
-    // A header's or an option's value may be glued to its name.
-    let word = word.rsplit([':', '/']).next().unwrap_or(word);
-    word.len() >= MIN_TOKEN && PREFIXES.iter().any(|p| word.starts_with(p))
-}
-
-fn password_in_url(text: &str) -> bool {
-    text.split_once("://").is_some_and(|(_, rest)| {
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        authority.split_once('@').is_some_and(|(user, _)| {
-            user.split_once(':').is_some_and(|(_, password)| !password.is_empty())
-        })
-    })
+    scrub(text) != text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rstest::rstest;
+    use std::collections::BTreeSet;
 
     #[rstest]
     #[case("key sk-proj-abcdefghijklmnop", "key [redacted]")]
     #[case("Bearer: eyJhbGciOiJIUzI1NiJ9.e30.x\nnext", "Bearer: [redacted]\nnext")]
     #[case("TOKEN=ghp_0123456789abcdef0123", "TOKEN=[redacted]")]
+    #[case("https://ghp_0123456789abcdef0123@github.com/o/r", "https://[redacted]@github.com/o/r")]
+    #[case(
+        "https://x-access-token:ghs_0123456789abcdef@h/r",
+        "https://x-access-token:[redacted]@h/r"
+    )]
+    #[case("https://h/r?key=ghp_0123456789abcdef0123&x=1", "https://h/r?key=[redacted]&x=1")]
+    #[case("[ghp_0123456789abcdef0123]", "[[redacted]]")]
+    #[case("see postgres://u:p@w@db/x now", "see postgres://u:[redacted]@db/x now")]
+    #[case("redis://:hunter2@r:6379", "redis://:[redacted]@r:6379")]
+    #[case("a key -----BEGIN RSA PRIVATE KEY-----\nMII", "a key [redacted]")]
     #[case("sk-short stays", "sk-short stays")]
-    #[case("plain words, as they are", "plain words, as they are")]
+    #[case("task-runner-with-a-long-name-indeed", "task-runner-with-a-long-name-indeed")]
+    #[case(
+        "https://user@h/p and https://h:8080/a:b@c",
+        "https://user@h/p and https://h:8080/a:b@c"
+    )]
+    #[case("plain words, as they are: ä", "plain words, as they are: ä")]
     fn scrubbed(#[case] text: &str, #[case] expected: &str) {
         assert_eq!(scrub(text), expected);
+        assert_eq!(scrub(expected), expected, "once is enough");
+        assert_eq!(suspicious(text), text != expected);
     }
 
     #[rstest]
@@ -105,9 +158,43 @@ mod tests {
     #[case("API_TOKEN_FILE", "/run/secrets/token", false)]
     #[case("LOG_LEVEL", "debug", false)]
     #[case("DATABASE", "postgres://u:pw@db/x", true)]
+    #[case("DATABASE_URL", "postgres://u:pw@db/x", true)]
     #[case("ROOT", "/workspace", false)]
     #[case("X", "ghp_0123456789abcdef0123", true)]
     fn env(#[case] name: &str, #[case] value: &str, #[case] expected: bool) {
         assert_eq!(suspicious_env(name, value), expected);
+    }
+
+    /// Every way in which the alternatives of a pattern begin, before what is repeated.
+    fn beginnings(pattern: &str) -> BTreeSet<String> {
+        let mut all = BTreeSet::new();
+        for alternative in pattern.split('|') {
+            let (mut heads, mut rest) = (vec![String::new()], alternative);
+            while let Some(c) = rest.chars().next() {
+                let (choice, after) = match rest.strip_prefix('[') {
+                    Some(class) => class.split_once(']').unwrap(),
+                    None => rest.split_at(c.len_utf8()),
+                };
+                if after.starts_with(['{', '*']) {
+                    break;
+                }
+                let longer =
+                    |h: &String| choice.chars().map(|c| format!("{h}{c}")).collect::<Vec<_>>();
+                heads = heads.iter().flat_map(longer).collect();
+                rest = after;
+            }
+            all.extend(heads);
+        }
+        all
+    }
+
+    #[test]
+    fn the_admission_policy_knows_the_same_tokens() {
+        let policy =
+            include_str!("../../charts/awaken-operator/templates/admission/plain-secrets.yaml");
+        let (_, pattern) = policy.split_once("(^|[^A-Za-z0-9])(").unwrap();
+        let (pattern, _) = pattern.split_once(")|://").unwrap();
+        let here = PREFIXES.iter().map(|p| (*p).to_owned()).collect();
+        assert_eq!(beginnings(pattern), here);
     }
 }

@@ -15,7 +15,7 @@
 
 use super::{
     Context, Error,
-    advance::{Course, Progress, advance},
+    advance::{Course, Progress, REFUSED_AGAIN, advance},
     agent::{self, Standing},
     apply::ApplyError,
     build::session::FINALIZER,
@@ -88,7 +88,7 @@ async fn of_agent(ctx: &Context, key: &SessionKey) -> Result<Outcome, Error> {
             let course = if ends { Course::End } else { Course::Run };
             advance(ctx, &seen, &plan, session, course).await?
         }
-        Standing::OnDemand | Standing::None(_) => match &seen.session {
+        Standing::OnDemand | Standing::None(_) | Standing::Refused(_) => match &seen.session {
             Some(session) if session.spec.agent_ref.name == key.name => {
                 by_a_user(ctx, seen.clone(), session.clone()).await?
             }
@@ -97,14 +97,18 @@ async fn of_agent(ctx: &Context, key: &SessionKey) -> Result<Outcome, Error> {
     };
     let own = match &standing {
         Standing::Ours(_) | Standing::Leaving(_) => progress.session.as_deref(),
-        Standing::OnDemand | Standing::None(_) => None,
+        Standing::OnDemand | Standing::None(_) | Standing::Refused(_) => None,
     };
     let facets = facets(ctx, &seen, plan, &standing, &progress);
     project(ctx, &seen, &standing, &facets, own).await?;
     if let Standing::Leaving(session) = &standing {
         release(ctx, session, &progress).await?;
     }
-    Ok(progress.outcome(seen.now))
+    let outcome = progress.outcome(seen.now);
+    Ok(match standing {
+        Standing::Refused(_) => outcome.sooner(Outcome::Wait(REFUSED_AGAIN)),
+        _ => outcome,
+    })
 }
 
 /// Drives a Session that a user made, as far as its Agent lets it.
@@ -166,9 +170,9 @@ async fn hold(
     match ctx.apply.hold(&session, FINALIZER).await {
         Ok(Some(held)) => Ok(ctx.resolve.latest.sessions.put(key, held)),
         Ok(None) => Ok(session),
-        Err(conflict @ ApplyError::Conflict { .. }) => {
+        Err(other @ (ApplyError::Conflict { .. } | ApplyError::Gone { .. })) => {
             ctx.resolve.refresh_session(key).await?;
-            Err(conflict.into())
+            Err(other.into())
         }
         Err(problem) => {
             forget_if_gone(ctx, key, &problem);

@@ -6,11 +6,10 @@
 
 use super::{
     hosts::Gateways,
-    latest::Latest,
+    latest::{Latest, LatestAll},
     queue::Queue,
-    refs,
-    resolve::{LatestAll, named},
-    watch::Stores,
+    refs::{self, named},
+    stores::Stores,
 };
 use crate::{
     api::{Agent, McpAttachment, Session},
@@ -58,14 +57,16 @@ impl<K> Change<'_, K> {
     }
 }
 
-/// Forgets what we wrote of objects that are gone.
+/// Forgets what we wrote of objects that are gone. After a new list that is everything: what was made
+/// and deleted while the watch was interrupted is told by nothing else.
 fn forget_gone<K: ResourceExt>(change: &Change<'_, K>, latest: &Latest<K>) {
     match change {
         Change::Applied { .. } => {}
         Change::Deleted(object) => latest.forget(&named(*object)),
-        Change::Listed { gone, .. } => gone.iter().for_each(|o| latest.forget(&named(&**o))),
+        Change::Listed { .. } => latest.clear(),
     }
 }
+
 /// Whether nothing but the status, or what others manage, changed.
 fn is_status_only<K: ResourceExt>(change: &Change<'_, K>) -> bool {
     let Change::Applied { before: Some(before), now } = change else { return false };
@@ -177,6 +178,16 @@ impl Wake {
         }
     }
 
+    /// Something in this namespace is gone of which nobody knows what it was.
+    pub fn namespace(&self, namespace: &str) {
+        let sessions =
+            self.stores.sessions.state_filter(|s| s.namespace().as_deref() == Some(namespace));
+        self.push(sessions.iter().map(|s| refs::of_session(s)).collect());
+        let agents =
+            self.stores.agents.state_filter(|a| a.namespace().as_deref() == Some(namespace));
+        self.push(agents.iter().map(|a| refs::of_agent(a)).collect());
+    }
+
     fn all(&self) {
         self.push(self.stores.sessions.state().iter().map(|s| refs::of_session(s)).collect());
         self.push(self.stores.agents.state().iter().map(|a| refs::of_agent(a)).collect());
@@ -227,5 +238,28 @@ fn released<'a>(change: &'a Change<'_, Agent>) -> BTreeSet<&'a str> {
         Change::Deleted(agent) => names(agent),
         // All of them are looked at anyway.
         Change::Listed { .. } => BTreeSet::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, version: &str) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some(name.to_owned());
+        pod.metadata.resource_version = Some(version.to_owned());
+        pod
+    }
+
+    #[test]
+    fn what_was_written_and_is_in_no_new_list_is_forgotten() {
+        let latest = Latest::default();
+        let (gone, there) = (pod("made-and-deleted", "7"), pod("there", "5"));
+        latest.put(&named(&gone), gone.clone());
+        forget_gone(&Change::Applied { before: None, now: &there }, &latest);
+        assert!(latest.pick(&named(&gone), None).is_some());
+        forget_gone(&Change::Listed { gone: vec![], all: vec![Arc::new(there)] }, &latest);
+        assert!(latest.pick(&named(&gone), None).is_none());
     }
 }

@@ -4,13 +4,15 @@ use super::{
     build::{COMPONENT, MANAGED_BY, MANAGER, SESSION_COMPONENT},
     events::Events,
     hosts::Gateways,
+    latest::LatestAll,
     metrics::ControllerMetrics,
     queue::Queue,
-    resolve::LatestAll,
+    refs::named,
+    stores::Stores,
+    unreadable::Unreadable,
     wake::{Change, Wake},
 };
 use crate::{
-    api::{Agent, McpAttachment, Session},
     domain::{identity::SessionKey, reason::Reason},
     process::health::Guard,
 };
@@ -32,74 +34,10 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use std::{
-    collections::HashMap,
-    fmt::Debug,
-    future::Future,
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt::Debug, future::Future, pin::Pin, sync::Arc};
 
 /// Label of the gateways' Leases.
 const GATEWAY_LEASES: &str = "awaken.dev/lease=gateway";
-
-/// Everything that is watched, as it was last seen.
-#[derive(Clone)]
-pub struct Stores {
-    /// Agents.
-    pub agents: Store<Agent>,
-    /// Attachments.
-    pub attachments: Store<McpAttachment>,
-    /// Sessions.
-    pub sessions: Store<Session>,
-    /// Session pods, without their specs.
-    pub pods: Store<Pod>,
-    /// NetworkPolicies of Sessions.
-    pub policies: Store<NetworkPolicy>,
-    /// All Secrets, metadata only.
-    pub secrets: Store<PartialObjectMeta<Secret>>,
-}
-
-impl Stores {
-    /// Waits until every store was filled once.
-    pub async fn ready(&self) {
-        let Self { agents, attachments, sessions, pods, policies, secrets } = self;
-        // An error means that the watch is gone, which ends the process by itself.
-        let _ = agents.wait_until_ready().await;
-        let _ = attachments.wait_until_ready().await;
-        let _ = sessions.wait_until_ready().await;
-        let _ = pods.wait_until_ready().await;
-        let _ = policies.wait_until_ready().await;
-        let _ = secrets.wait_until_ready().await;
-    }
-}
-
-/// Objects that are there but do not fit the schema, with their UIDs.
-#[derive(Clone, Debug, Default)]
-pub struct Unreadable(Arc<Mutex<HashMap<(String, SessionKey), String>>>);
-
-impl Unreadable {
-    /// Whether this object cannot be read.
-    pub fn has(&self, kind: &str, key: &SessionKey) -> bool {
-        self.lock().contains_key(&(kind.to_owned(), key.clone()))
-    }
-
-    /// The UIDs of those of a kind in a namespace.
-    pub fn uids(&self, kind: &str, namespace: &str) -> Vec<String> {
-        let all = self.lock();
-        let mut uids: Vec<_> = all
-            .iter()
-            .filter(|((k, key), _)| k == kind && key.namespace == namespace)
-            .map(|(_, uid)| uid.clone())
-            .collect();
-        uids.sort();
-        uids
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, SessionKey), String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// What all watches share.
 #[derive(Clone)]
@@ -147,18 +85,37 @@ pub fn start(
     };
     let on = || wake.clone();
     let tasks: Vec<Task> = vec![
-        Box::pin(follow(guarded::<Agent>(shared), agents_in, ready("agents"), {
-            let wake = on();
-            move |change| wake.on_agent(&change)
+        Box::pin(follow(guarded(shared, &wake, &stores.agents), agents_in, ready("agents"), {
+            let (wake, unreadable) = (on(), shared.unreadable.clone());
+            move |change| {
+                settle(&unreadable, &wake, &change);
+                wake.on_agent(&change);
+            }
         })),
-        Box::pin(follow(guarded::<McpAttachment>(shared), attachments_in, ready("attachments"), {
-            let wake = on();
-            move |change| wake.on_attachment(&change)
-        })),
-        Box::pin(follow(guarded::<Session>(shared), sessions_in, ready("sessions"), {
-            let wake = on();
-            move |change| wake.on_session(&change)
-        })),
+        Box::pin(follow(
+            guarded(shared, &wake, &stores.attachments),
+            attachments_in,
+            ready("attachments"),
+            {
+                let (wake, unreadable) = (on(), shared.unreadable.clone());
+                move |change| {
+                    settle(&unreadable, &wake, &change);
+                    wake.on_attachment(&change);
+                }
+            },
+        )),
+        Box::pin(follow(
+            guarded(shared, &wake, &stores.sessions),
+            sessions_in,
+            ready("sessions"),
+            {
+                let (wake, unreadable) = (on(), shared.unreadable.clone());
+                move |change| {
+                    settle(&unreadable, &wake, &change);
+                    wake.on_session(&change);
+                }
+            },
+        )),
         Box::pin(follow(
             watched(Api::<Pod>::all(client.clone()), &ours).map(|event| event.modify(slim_pod)),
             pods_in,
@@ -251,52 +208,82 @@ where
     logged(watcher::watcher(api, config)).map(|event| event.modify(slim))
 }
 
-/// A watch of our own kinds in which one object that does not fit stops no other.
-fn guarded<K>(shared: &Shared) -> impl Stream<Item = Event<K>> + Send + use<K>
+/// A watch of our own kinds in which one object that does not fit stops no other. What could be read
+/// before stays in the store as it was, marked, until it is gone.
+fn guarded<K>(
+    shared: &Shared,
+    wake: &Wake,
+    store: &Store<K>,
+) -> impl Stream<Item = Event<K>> + Send + use<K>
 where
-    K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + Debug + Send + 'static,
+    K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + Debug,
+    K: Send + Sync + 'static,
 {
     let api = Api::<DeserializeGuard<K>>::all(shared.client.clone());
-    let shared = shared.clone();
+    let (shared, wake, store) = (shared.clone(), wake.clone(), store.clone());
     logged(watcher::watcher(api, watcher::Config::default())).filter_map(move |event| {
-        let (kind, version) = (K::kind(&()), K::api_version(&()));
-        let read = |object: DeserializeGuard<K>, gone: bool| {
-            let meta = object.meta();
-            let key = SessionKey {
-                namespace: meta.namespace.clone().unwrap_or_default(),
-                name: meta.name.clone().unwrap_or_default(),
+        let kind = K::kind(&());
+        let key = |meta: &ObjectMeta| SessionKey {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+        };
+        let read = |object: DeserializeGuard<K>| {
+            let problem = match object.0 {
+                Ok(object) => return Some(object),
+                Err(problem) => problem,
             };
-            let slot = (kind.to_string(), key);
-            match object.0 {
-                Ok(object) => {
-                    shared.unreadable.lock().remove(&slot);
-                    Some(object)
-                }
-                Err(problem) if gone => {
-                    shared.unreadable.lock().remove(&slot);
-                    let _ = problem;
-                    shared.queue.push(slot.1);
-                    None
-                }
-                Err(problem) => {
-                    let uid = problem.metadata.uid.clone().unwrap_or_default();
-                    shared.unreadable.lock().insert(slot, uid);
-                    shared.report_unreadable(&kind, &version, &problem.metadata, &problem.error);
-                    None
-                }
+            let uid = problem.metadata.uid.clone().unwrap_or_default();
+            shared.unreadable.put(&kind, &key(&problem.metadata), uid);
+            let version = K::api_version(&());
+            shared.report_unreadable(&kind, &version, &problem.metadata, &problem.error);
+            None
+        };
+        let deleted = |object: DeserializeGuard<K>| {
+            let key = match object.0 {
+                Ok(object) => return Some(object),
+                Err(problem) => key(&problem.metadata),
+            };
+            let before = store.get(&ObjectRef::new(&key.name).within(&key.namespace));
+            if before.is_none() {
+                shared.unreadable.remove(&kind, &key);
+                wake.namespace(&key.namespace);
             }
+            before.map(|before| K::clone(&before))
         };
         std::future::ready(
             match event {
-                Event::Apply(object) => read(object, false).map(Event::Apply),
-                Event::InitApply(object) => read(object, false).map(Event::InitApply),
-                Event::Delete(object) => read(object, true).map(Event::Delete),
-                Event::Init => Some(Event::Init),
+                Event::Apply(object) => read(object).map(Event::Apply),
+                Event::InitApply(object) => read(object).map(Event::InitApply),
+                Event::Delete(object) => deleted(object).map(Event::Delete),
+                Event::Init => {
+                    shared.unreadable.begin_list(&kind);
+                    Some(Event::Init)
+                }
                 Event::InitDone => Some(Event::InitDone),
             }
             .map(|event| event.modify(slim)),
         )
     })
+}
+
+/// Takes the mark off what can be read now or is gone; after the store has it, so that nothing is
+/// decided on what was there before.
+fn settle<K: Resource<DynamicType = ()>>(
+    unreadable: &Unreadable,
+    wake: &Wake,
+    change: &Change<'_, K>,
+) {
+    let kind = K::kind(&());
+    match change {
+        Change::Applied { now: object, .. } | Change::Deleted(object) => {
+            unreadable.remove(&kind, &named(*object));
+        }
+        Change::Listed { .. } => {
+            for key in unreadable.end_list(&kind) {
+                wake.namespace(&key.namespace);
+            }
+        }
+    }
 }
 
 /// Keeps a store up to date and tells of each change.

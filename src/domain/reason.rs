@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub enum Class {
     /// Nothing is wrong.
     Normal,
+    /// Waits for another object, which may come at any time and is noticed at once.
+    Waiting,
     /// Tried again with backoff until the startup deadline of the generation.
     Retryable,
     /// Ends the generation at once; the next one comes slowly, or at once on a change.
@@ -68,24 +70,23 @@ reasons! {
     NoSession, Normal, "The Agent's Sessions are made on demand, and there is none now to attach to.", "Create a Session that names the Agent.";
     WaitingForAttachments, Normal, "Some attachments are not in service yet.", "Look at the attachments that are not Ready: kubectl get mcpa.";
     // half pairs and wrong specs
-    AgentNotFound, Retryable, "The Agent that spec.agentRef names does not exist.", "Apply the Agent, or create this object anew with another spec.agentRef.";
-    ToolSetMissing, Retryable, "The Agent has no ToolSet for this attachment, so nothing of it may be used.", "Add an entry with this attachment's name to spec.toolSets of the Agent.";
-    AttachmentMissing, Retryable, "A ToolSet names an attachment that does not exist.", "Apply the McpAttachment, or remove the ToolSet.";
-    EnvironmentMissing, Retryable, "The Agent has no environment for a sandboxed server to run in.", "Set spec.environment of the Agent.";
-    DuplicateServerName, Retryable, "An older attachment of the same Agent has this server name.", "Set another spec.serverName.";
-    DuplicateTarget, Retryable, "An older attachment of the same Agent has exactly this target.", "Remove one of the two.";
+    AgentNotFound, Waiting, "The Agent that spec.agentRef names does not exist.", "Apply the Agent, or create this object anew with another spec.agentRef.";
+    ToolSetMissing, Waiting, "The Agent has no ToolSet for this attachment, so nothing of it may be used.", "Add an entry with this attachment's name to spec.toolSets of the Agent.";
+    AttachmentMissing, Waiting, "A ToolSet names an attachment that does not exist.", "Apply the McpAttachment, or remove the ToolSet.";
+    EnvironmentMissing, Permanent, "The Agent has no environment for a sandboxed server to run in.", "Set spec.environment of the Agent.";
+    DuplicateServerName, Permanent, "An older attachment of the same Agent has this server name.", "Set another spec.serverName.";
+    DuplicateTarget, Permanent, "An older attachment of the same Agent has exactly this target.", "Remove one of the two.";
     InvalidServerName, Permanent, "The server name cannot be used in tool ids.", "Use letters, digits and single hyphens or underscores.";
     TargetForbidden, Permanent, "The target's address is one that the gateway never connects to.", "Use an address outside loopback, link-local, metadata, the API server, gateways and Session pods.";
     InsecureCredential, Permanent, "A credential would travel over plain http.", "Use https, or set spec.http.insecureCredential to true.";
     InvalidUrl, Permanent, "The URL cannot be used.", "Write an absolute http or https URL without user information.";
-    SessionNameTaken, Permanent, "A Session of the Agent's name exists that does not belong to it.", "Delete or rename that Session.";
+    SessionNameTaken, Permanent, "A Session of the Agent's name exists that does not belong to it.", "Delete that Session, or give the Agent another name.";
     SessionNotOnDemand, Permanent, "The Session names an Agent that has one Standing Session of its own and takes no other.", "Use the Agent's own Session, or name an Agent whose spec.session.mode is OnDemand.";
     DuplicateExport, Permanent, "An older Agent exports a tool under this name.", "Choose another name in spec.exports.";
     ExportNotAllowed, Permanent, "Agents of this namespace may not export tools.", "Have the namespace added to gateway.mcp.exportNamespaces, or remove the export.";
     ExportNotCallable, Permanent, "The Agent exports a tool that its own ToolSets do not let anybody call.", "Allow the tool in the attachment's ToolSet, or remove the export.";
     UnreadableObject, Permanent, "The stored object does not fit the schema that this version reads.", "Apply the object again in the present schema.";
     SuspiciousValue, Normal, "A value in command, args or env looks like a secret.", "Move it to a Secret and name it in secretEnv.";
-    ToolNotFound, Normal, "A ToolSet names a tool that the server does not have.", "Compare the name with the server's own list.";
     // Secrets
     SecretNotFound, Permanent, "The Secret that is named does not exist.", "Create the Secret; the next try follows at once.";
     SecretKeyNotFound, Permanent, "The Secret lacks the key that is named.", "Add the key to the Secret; the next try follows at once.";
@@ -93,10 +94,12 @@ reasons! {
     ImagePullFailed, Retryable, "The image cannot be pulled.", "Check the image name, the registry and pull secrets.";
     Unschedulable, Retryable, "No node takes the pod.", "Compare the requests with what the nodes have.";
     PodRefused, Permanent, "The API server refused the pod.", "Read the message; usually a quota, PodSecurity or an admission policy.";
-    QuotaExceeded, Retryable, "A ResourceQuota has no room for the pod.", "Raise the quota, or remove something.";
+    ObjectRefused, Permanent, "An object that the Session needs cannot be made.", "Read the message; usually a quota, an admission policy, or another object of that name.";
+    QuotaExceeded, Retryable, "A ResourceQuota has no room for the object.", "Raise the quota, or remove something.";
     PodConfigError, Permanent, "The kubelet cannot make the container as written.", "Read the message and mend the environment.";
     RunAsNonRoot, Permanent, "The image wants to run as root, which Session pods never do.", "Use an image that runs as another user, or set environment.runAsUser.";
     CommandNotFound, Permanent, "The command is not in the image.", "Check spec.sandboxStdio.command against the image.";
+    CommandNotExecutable, Permanent, "The command is in the image and cannot be executed.", "Check its mode, and that it is built for the node's architecture.";
     ServerExited, Permanent, "The server ended before it answered.", "Read the last lines of its error output in the message.";
     OutOfMemory, Permanent, "The container went over its memory limit.", "Raise environment.resources.limits.memory.";
     PodLost, Retryable, "The Session pod is gone.", "";
@@ -115,7 +118,7 @@ reasons! {
     LinkRefused, Retryable, "The Session pod refused the gateway's link.", "";
     // hosts
     Rescheduling, Normal, "The Session has no live host at the moment.", "";
-    NoGateway, Retryable, "No gateway is alive.", "Look at the gateway's Deployment.";
+    NoGateway, Waiting, "No gateway is alive.", "Look at the gateway's Deployment.";
     HostLost, Normal, "The gateway that owned the generation is gone.", "";
     ServerLost, Retryable, "A server that was in service is gone.", "";
     DrainTimeout, Normal, "Calls in flight were cut when drainTimeout ended.", "";

@@ -479,7 +479,7 @@ async fn a_policy_of_that_name_that_is_anothers_lets_no_pod_start() {
     });
     api.apply("networkpolicies", foreign);
     api.refuse_nothing();
-    let told = until(&api, "mcpattachments", "files", "Ready", false, "PodRefused").await;
+    let told = until(&api, "mcpattachments", "files", "Ready", false, "ObjectRefused").await;
     assert!(message(&told, "Ready").contains("NetworkPolicy"), "{}", message(&told, "Ready"));
     assert!(api.all("pods").is_empty());
 }

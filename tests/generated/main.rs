@@ -45,7 +45,7 @@ fn generated() -> BTreeMap<String, String> {
 fn reasons() -> String {
     let mut out = "# Reasons\n\nGenerated from `src/domain/reason.rs` by `make generate`. The list is closed: these words, and no others, stand in\n\
         conditions, events, metric labels, `error.data.reason` of JSON-RPC errors, logs and the trace.\n\n\
-        What follows for a generation: *Retryable* is tried again with backoff until `limits.startupTimeout` ends; *Permanent* ends the\n\
+        What follows for a generation: *Waiting* goes on as soon as the other object comes; *Retryable* is tried again with backoff until `limits.startupTimeout` ends; *Permanent* ends the\n\
         generation, and the next one comes slowly, or at once when its source changes; a *Refusal* concerns one request only.\n\n\
         | reason | what follows | meaning | next step |\n|---|---|---|---|\n"
         .to_owned();

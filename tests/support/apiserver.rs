@@ -173,6 +173,16 @@ impl ApiServer {
         self.change(&mut state, key, old, new);
     }
 
+    /// Takes the owners off, as a deletion of theirs with `--cascade=orphan` does.
+    pub fn orphan(&self, plural: &str, namespace: &str, name: &str) {
+        let key = key(plural, namespace, name);
+        let mut state = self.lock();
+        let Some(old) = state.objects.get(&key).cloned() else { return };
+        let mut new = old.clone();
+        new["metadata"].as_object_mut().unwrap().remove("ownerReferences");
+        self.change(&mut state, key, old, new);
+    }
+
     pub fn delete(&self, plural: &str, namespace: &str, name: &str) {
         let mut state = self.lock();
         self.begin_delete(&mut state, &key(plural, namespace, name));

@@ -37,6 +37,10 @@ const SHIM_DIR: &str = "/awaken";
 const SHIM_FILE: &str = "/awaken/awaken-shim";
 const TMP: &str = "/tmp";
 const HOME: &str = "/tmp/home";
+/// What is set aside for a server of whose environment nothing is said.
+const REQUESTS: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "32Mi")];
+/// What such a server may use at most.
+const LIMITS: [(&str, &str); 3] = [("cpu", "1"), ("memory", "512Mi"), ("ephemeral-storage", "1Gi")];
 /// After SIGTERM, before the kubelet kills. What was in flight was drained before.
 const GRACE_SECONDS: i64 = 10;
 
@@ -186,7 +190,7 @@ fn server_container(launch: &Launch<'_>) -> Container {
             protocol: Some("TCP".to_owned()),
             ..ContainerPort::default()
         }]),
-        resources: Some(environment.resources.clone().unwrap_or_else(default_resources)),
+        resources: Some(resources(environment.resources.as_ref())),
         security_context: Some(restricted()),
         termination_message_policy: Some("File".to_owned()),
         volume_mounts: Some(mounts),
@@ -259,12 +263,56 @@ fn restricted() -> SecurityContext {
     }
 }
 
-fn default_resources() -> ResourceRequirements {
-    ResourceRequirements {
-        requests: Some(quantities([("cpu", "10m"), ("memory", "32Mi")])),
-        limits: Some(quantities([("cpu", "1"), ("memory", "512Mi"), ("ephemeral-storage", "1Gi")])),
-        ..ResourceRequirements::default()
+/// What is asked for, and for each resource that is not named our defaults: no container is without
+/// limits.
+fn resources(asked: Option<&ResourceRequirements>) -> ResourceRequirements {
+    let asked = asked.cloned().unwrap_or_default();
+    let (mut requests, mut limits) =
+        (asked.requests.unwrap_or_default(), asked.limits.unwrap_or_default());
+    for (name, amount) in REQUESTS {
+        // with a limit alone, Kubernetes sets aside as much
+        if !limits.contains_key(name) {
+            requests.entry(name.to_owned()).or_insert_with(|| Quantity(amount.to_owned()));
+        }
     }
+    for (name, amount) in LIMITS {
+        let default = Quantity(amount.to_owned());
+        limits.entry(name.to_owned()).or_insert_with(|| match requests.get(name) {
+            Some(request) if units(request) > units(&default) => request.clone(),
+            _ => default,
+        });
+    }
+    let (requests, limits) = (Some(requests), Some(limits));
+    ResourceRequirements { requests, limits, ..asked }
+}
+
+/// How much a quantity is, near enough to compare two; what is no quantity is as much as can be.
+fn units(quantity: &Quantity) -> f64 {
+    let text = quantity.0.trim_start_matches('+');
+    if let Ok(number) = text.parse() {
+        return number;
+    }
+    let end = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len();
+    let (number, suffix) = text.split_at(end);
+    let scale = match suffix {
+        "n" => 1e-9,
+        "u" => 1e-6,
+        "m" => 1e-3,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "P" => 1e15,
+        "E" => 1e18,
+        "Ki" => 1024.0,
+        "Mi" => 1024f64.powi(2),
+        "Gi" => 1024f64.powi(3),
+        "Ti" => 1024f64.powi(4),
+        "Pi" => 1024f64.powi(5),
+        "Ei" => 1024f64.powi(6),
+        _ => return f64::INFINITY,
+    };
+    number.parse().map_or(f64::INFINITY, |number: f64| number * scale)
 }
 
 fn quantities<const N: usize>(all: [(&str, &str); N]) -> BTreeMap<String, Quantity> {
@@ -290,5 +338,45 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
         mount_path: path.to_owned(),
         read_only: read_only.then_some(true),
         ..VolumeMount::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    #[rstest]
+    #[case::nothing(
+        json!(null),
+        json!({"requests": {"cpu": "10m", "memory": "32Mi"},
+            "limits": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "1Gi"}})
+    )]
+    #[case::some_limits(
+        json!({"limits": {"cpu": "2", "memory": "1Gi"}}),
+        json!({"requests": {}, "limits": {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "1Gi"}})
+    )]
+    #[case::requests_alone(
+        json!({"requests": {"cpu": "50m", "memory": "2Gi"}}),
+        json!({"requests": {"cpu": "50m", "memory": "2Gi"},
+            "limits": {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "1Gi"}})
+    )]
+    #[case::others_stay(
+        json!({"limits": {"example.com/gpu": "1", "ephemeral-storage": "5G"}}),
+        json!({"requests": {"cpu": "10m", "memory": "32Mi"},
+            "limits": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "5G", "example.com/gpu": "1"}})
+    )]
+    fn every_container_has_limits(#[case] asked: Value, #[case] expected: Value) {
+        let asked: Option<ResourceRequirements> = serde_json::from_value(asked).unwrap();
+        let expected: ResourceRequirements = serde_json::from_value(expected).unwrap();
+        assert_eq!(resources(asked.as_ref()), expected);
+    }
+
+    #[test]
+    fn quantities_are_compared_whatever_their_suffix() {
+        let rising = ["1n", "1u", "10m", "0.5", "1", "2e3", "1Mi", "2M", "600Mi", "1G", "1Gi", "x"];
+        let of = |text: &str| units(&Quantity(text.to_owned()));
+        assert!(rising.is_sorted_by(|a, b| of(a) < of(b)), "{:?}", rising.map(of));
     }
 }

@@ -87,7 +87,7 @@ pub(super) fn lose(s: &Situation<'_>, e: &mut Generation, reason: Reason, messag
 pub(super) fn setback(s: &Situation<'_>, e: &mut Generation, reason: Reason, message: String) {
     match reason.class() {
         Class::Permanent => fail(s, e, reason, message),
-        Class::Retryable | Class::Normal | Class::Refusal => {
+        Class::Waiting | Class::Retryable | Class::Normal | Class::Refusal => {
             (e.reason, e.message) = (reason, bounded(message));
         }
     }

@@ -83,10 +83,8 @@ impl HandshakeError {
             PeerError::NotMcp(_) => Reason::NotAnMcpServer,
             PeerError::TooLarge { .. } => Reason::InvalidToolList,
             PeerError::TimedOut(_) | PeerError::Cancelled => Reason::HandshakeTimeout,
-            PeerError::Exited { exit, .. } => match exit.code {
-                Some(126 | 127) => Reason::CommandNotFound,
-                _ => Reason::ServerExited,
-            },
+            // whatever its code: what the shim tells of did run
+            PeerError::Exited { .. } => Reason::ServerExited,
         };
         Self::new(reason, format!("{at}: {error}"))
     }

@@ -230,7 +230,7 @@ fn exited(code: i32) -> PeerError {
 #[case(PeerError::TooLarge { sent: Sent::Maybe, limit: 5 }, Reason::InvalidToolList)]
 #[case(PeerError::TimedOut(SECOND), Reason::HandshakeTimeout)]
 #[case(exited(1), Reason::ServerExited)]
-#[case(exited(127), Reason::CommandNotFound)]
+#[case(exited(127), Reason::ServerExited)]
 #[tokio::test]
 async fn each_failure_has_one_reason(#[case] failure: PeerError, #[case] reason: Reason) {
     let peer = Scripted::new(vec![("initialize", Err(failure.clone()))]);
