@@ -4,7 +4,7 @@ use super::{exporting, own};
 use crate::support::{
     Endpoint, Server, Team,
     endpoint::HELLO,
-    objects::{condition, shown, stub_image},
+    objects::{condition, object, shown, stub_image},
     team::{called, http as http_attachment},
     until,
 };
@@ -170,7 +170,15 @@ async fn the_older_agent_keeps_a_name_and_a_policy_holds_at_once() {
     };
     shown_tools(&["wire_count", "wire_echo"]).await;
 
-    // a younger one wants the same name
+    // a younger one wants the same name: younger by a second, as the API server counts
+    let elder = team.get("Agent", "elder").await.unwrap()["metadata"]["creationTimestamp"].clone();
+    until("a second has passed", SECONDS, || async {
+        let now = team.apply(object("ConfigMap", "clock", json!({}))).await;
+        team.delete("ConfigMap", "clock").await;
+        let later = now["metadata"]["creationTimestamp"] != elder;
+        later.then_some(()).ok_or_else(|| elder.to_string())
+    })
+    .await;
     let sets = json!([{"attachment": "other", "defaultPermission": "Allow"}]);
     let wants = json!([{"attachment": "other", "tool": "echo", "name": "wire_echo"}]);
     team.apply(exporting("younger", &stub_image(), sets, wants)).await;
@@ -206,8 +214,8 @@ async fn the_older_agent_keeps_a_name_and_a_policy_holds_at_once() {
     assert!(message.contains("wire_count"), "{message}");
 
     // names that cannot be, and modes that cannot export
-    let refused = async |object: Value, words: &str| {
-        let said = team.cluster.apply(Some(&team.name), &object).await.unwrap_err().to_string();
+    let refused = async |agent: Value, words: &str| {
+        let said = team.cluster.apply(Some(&team.name), &agent).await.unwrap_err().to_string();
         assert!(said.contains(words), "{words} is not in: {said}");
     };
     refused(agent(exports("agents_list"), &allow), "management tool").await;
