@@ -141,7 +141,7 @@ fn forms_of(value: &[u8]) -> Vec<Vec<u8>> {
     }
     let whole = std::str::from_utf8(value);
     let value = match whole {
-        Ok(text) => text[..text.floor_char_boundary(MAX_VALUE)].as_bytes(),
+        Ok(text) => &value[..text.floor_char_boundary(MAX_VALUE)],
         Err(_) => &value[..value.len().min(MAX_VALUE)],
     };
     let mut forms = vec![];

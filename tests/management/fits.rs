@@ -128,9 +128,8 @@ fn what_does_not_fit_is_found() {
             "d": {"enum": ["x"]}, "e": {"anyOf": [{"type": "null"}, {"type": "number"}]},
         },
     });
-    for fitting in [json!({"a": "éé", "b": [1], "c": {"k": "v"}, "d": "x", "e": 1.5})] {
-        assert_eq!(problems(&schema, &fitting), Vec::<String>::new());
-    }
+    let fitting = json!({"a": "éé", "b": [1], "c": {"k": "v"}, "d": "x", "e": 1.5});
+    assert_eq!(problems(&schema, &fitting), Vec::<String>::new());
     for wrong in [
         json!([]),
         json!({}),

@@ -55,7 +55,7 @@ impl Refused {
     /// As many calls of its server as allowed are in flight.
     pub fn full(found: &Found<'_>) -> Self {
         let limit = found.server.handle.limits.max_concurrent_calls;
-        Self::about(found, too_many(i64::from(limit)))
+        Self::about(found, too_many(limit))
     }
 
     /// As many calls of management tools as allowed are in flight.
