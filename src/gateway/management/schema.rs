@@ -59,15 +59,23 @@ fn schema<T: JsonSchema>(mut settings: SchemaSettings) -> Value {
 }
 
 /// Takes out what only Kubernetes reads, puts its rules into the description, and takes null out:
-/// null is the same as absent.
+/// null is the same as absent. Takes out the formats of numbers: they are Rust's own, and clients
+/// warn of words that they do not know.
 fn tidy(schema: &mut Value) {
     if let Value::Array(all) = schema {
         all.iter_mut().for_each(tidy);
     }
     let Some(node) = schema.as_object_mut() else { return };
     told_rules(node);
+    let numeric = |t: &Value| t == "integer" || t == "number";
+    let number = match node.get("type") {
+        Some(Value::Array(types)) => types.iter().any(numeric),
+        Some(one) => numeric(one),
+        None => false,
+    };
     node.retain(|key, value| {
-        !(key.starts_with("x-kubernetes-") || key == "default" && value.is_null())
+        let foreign = key.starts_with("x-kubernetes-") || number && key == "format";
+        !(foreign || key == "default" && value.is_null())
     });
     if let Some(Value::Array(types)) = node.get_mut("type") {
         types.retain(|t| t != "null");
