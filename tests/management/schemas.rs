@@ -38,7 +38,9 @@ async fn every_schema_is_valid_and_closed() {
             assert_eq!(schema["type"], "object", "{} {which}", tool["name"]);
             closed(&format!("{}.{which}", tool["name"]), schema);
             let text = schema.to_string();
-            for foreign in ["x-kubernetes", "$ref", "$defs", "\"null\"", "nullable", "int64", "uint"] {
+            for foreign in
+                ["x-kubernetes", "$ref", "$defs", "\"null\"", "nullable", "int64", "uint"]
+            {
                 assert!(!text.contains(foreign), "{} {which}: {foreign}", tool["name"]);
             }
         }
