@@ -320,7 +320,7 @@ fn with_token(token: Value) -> String {
     message(5, "tools/call", params)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn progress_goes_before_the_answer_on_the_posts_own_stream() {
     let finish = Arc::new(Notify::new());
     let (management, sinks) = working(&finish);
@@ -330,8 +330,10 @@ async fn progress_goes_before_the_answer_on_the_posts_own_stream() {
     let sending = world.router.clone().oneshot(post(PLATFORM, BEARER, Some(&session), &body));
     let sending = tokio::spawn(sending);
     let sink = until("the sink", || sinks.lock().unwrap().pop()).await;
+    let begun = tokio::time::Instant::now();
     sink.report(1.0, Some(3.0), "Requested");
     let response = sending.await.unwrap().unwrap();
+    assert!(begun.elapsed() < Duration::from_millis(900), "not when a second is over");
     assert_eq!(response.headers()["content-type"], "text/event-stream", "at once, for the notice");
     let mut body = response.into_body();
     let first = hear(&mut body, "Requested").await.unwrap();
@@ -427,12 +429,6 @@ async fn calls_in_flight_live_through_a_rotation_and_new_ones_never_fail() {
     });
     let world = Arc::new(open(&management));
     let session = begin(&world, BEARER).await;
-    let (caller, id) = (world.clone(), session.clone());
-    let slow = tokio::spawn(async move {
-        let body = message("slow", "tools/call", json!({"name": "attachment_apply"}));
-        caller.send(post(PLATFORM, BEARER, Some(&id), &body)).await
-    });
-    until("the slow call", || (management.calls().len() == 1).then_some(())).await;
     let (mut load, stop) = (tokio::task::JoinSet::new(), Arc::new(AtomicUsize::new(0)));
     let shown = Arc::new(Mutex::new(BEARER.to_owned()));
     for client in 0..8 {
@@ -453,32 +449,36 @@ async fn calls_in_flight_live_through_a_rotation_and_new_ones_never_fail() {
             answered
         });
     }
-    let mut old = BEARER.to_owned();
+    let (mut old, mut slow) = (BEARER.to_owned(), None);
     for round in 0..20 {
         // the new one beside the old one, then every client has it, then the old one goes
         let new = format!("bearer-{round}");
         world.bearer.set(Some(new.as_bytes()), Some(old.as_bytes()));
         shown.lock().unwrap().clone_from(&new);
         let seen = management.calls().len();
-        until("calls with the new one", || (management.calls().len() > seen + 32).then_some(()))
-            .await;
-        if round == 19 {
-            finish.notify_one();
-            assert_eq!(slow_status(&slow), None, "it still waits");
+        let more = || (management.calls().len() > seen + 32).then_some(());
+        until("calls with the new one", more).await;
+        if round == 18 {
+            // its token is the previous one from the next round on
+            let (caller, id, token) = (world.clone(), session.clone(), new.clone());
+            let body = message("slow", "tools/call", json!({"name": "attachment_apply"}));
+            slow = Some(tokio::spawn(async move {
+                caller.send(post(PLATFORM, &token, Some(&id), &body)).await
+            }));
+            let begun = || management.calls().iter().any(|(t, _)| t == "attachment_apply");
+            until("the slow call", || begun().then_some(())).await;
         }
         old = new;
     }
     stop.store(1, Ordering::SeqCst);
     let answered: usize = load.join_all().await.into_iter().sum();
     assert!(answered > 600, "{answered}");
+    let slow = slow.unwrap();
+    assert!(!slow.is_finished(), "it still waits");
+    finish.notify_one();
     assert!(slow.await.unwrap().json().get("result").is_some());
-    world.bearer.set(Some(old.as_bytes()), None);
     let first = world.send(post(PLATFORM, BEARER, None, &initialize())).await;
     assert_eq!(first.status, StatusCode::UNAUTHORIZED);
-}
-
-fn slow_status(slow: &tokio::task::JoinHandle<Reply>) -> Option<()> {
-    slow.is_finished().then_some(())
 }
 
 #[tokio::test]
