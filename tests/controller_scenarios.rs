@@ -8,6 +8,8 @@ mod exports;
 #[path = "controller_scenarios/on_demand.rs"]
 mod on_demand;
 mod support;
+#[path = "controller_scenarios/tampering.rs"]
+mod tampering;
 
 use serde_json::json;
 use std::time::Duration;

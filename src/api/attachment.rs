@@ -93,12 +93,14 @@ pub struct AgentRef {
 pub struct SandboxStdio {
     /// The program: a path, or a name that is looked up in the image's PATH. No secrets here.
     #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(validation = (r"!self.contains('\x00')", "command must not contain a NUL character"))]
     pub command: String,
     /// Its arguments, as written: nothing is expanded. At most 64 of 4096 characters, 32768 in
     /// all. Default none. No secrets here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     #[x_kube(validation = ("self.map(a, size(a)).sum() <= 32768", "args hold at most 32768 characters in all"))]
+    #[x_kube(validation = (r"!self.exists(a, a.contains('\x00'))", "args must not contain a NUL character"))]
     pub args: Vec<String>,
     /// Environment variables, as written: nothing is expanded. At most 64, 32768 characters in
     /// all. Default none. No secrets here.
@@ -125,6 +127,7 @@ pub struct EnvVar {
     /// Its value. Default empty.
     #[serde(default)]
     #[schemars(length(max = 4096))]
+    #[x_kube(validation = (r"!self.contains('\x00')", "the value of an environment variable must not contain a NUL character"))]
     pub value: String,
 }
 
@@ -186,7 +189,7 @@ pub struct Credential {
     /// The header that carries it. Default Authorization.
     #[serde(default = "authorization")]
     #[schemars(length(min = 1, max = 128))]
-    #[x_kube(validation = ("self.matches('^[A-Za-z0-9-]+$') && !(self.lowerAscii() in ['host', 'content-length', 'content-type', 'transfer-encoding', 'connection', 'accept', 'origin', 'mcp-session-id', 'mcp-protocol-version', 'mcp-method', 'mcp-name', 'last-event-id'])", "header must be an ordinary header name, not one that the transport itself sets"))]
+    #[x_kube(validation = ("self.matches('^[A-Za-z0-9-]+$') && !self.matches('(?i)^(accept(-.*)?|content-.*|mcp-.*|connection|expect|host|http2-settings|keep-alive|last-event-id|origin|proxy-connection|te|traceparent|tracestate|trailers?|transfer-encoding|upgrade|user-agent)$')", "header must be an ordinary header name, not one that the transport itself sets"))]
     pub header: String,
     /// The word before the value; empty for none. Default Bearer.
     #[serde(default = "bearer")]

@@ -5,7 +5,7 @@ use super::{
     Context, Error, agent,
     apply::ApplyError,
     attachment::View,
-    build::{self, pod::REVISION},
+    build::pod::REVISION,
     events::transitions,
     hosts::{Placement, place},
     launch::perform,
@@ -23,7 +23,7 @@ use crate::{
     },
     domain::{
         identity::SessionKey,
-        lifecycle::{Generation, Owner, PodFact, Situation, Step, step},
+        lifecycle::{Generation, Owner, PodFact, Situation, Step, generation_of, step},
         reason::Reason,
     },
 };
@@ -95,7 +95,7 @@ pub async fn advance(
         }
         _ => place(&uid, before.host.as_ref(), &seen.gateways),
     };
-    let (pods, mut facts) = facts(&seen.pods);
+    let (pods, mut facts) = facts(&seen.pods, &uid);
     let mut session = session.clone();
     let mut progress = Progress { alive: placement.alive, ..Progress::default() };
     for _ in 0..ROUNDS {
@@ -134,10 +134,16 @@ fn owner(placement: &Placement) -> Option<Owner<'_>> {
 }
 
 /// The Session's pods by generation, and what each tells.
-fn facts(pods: &[Arc<Pod>]) -> (BTreeMap<i64, Arc<Pod>>, BTreeMap<i64, PodFact>) {
-    let number = |pod: &Pod| pod.labels().get(build::GENERATION)?.parse::<i64>().ok();
-    let pods: BTreeMap<_, _> = pods.iter().filter_map(|p| Some((number(p)?, p.clone()))).collect();
-    let facts = pods.iter().map(|(n, pod)| (*n, pods::fact(pod))).collect();
+fn facts(
+    pods: &[Arc<Pod>],
+    session_uid: &str,
+) -> (BTreeMap<i64, Arc<Pod>>, BTreeMap<i64, PodFact>) {
+    let number = |pod: &Arc<Pod>| Some((generation_of(&pod.name_any())?, pod.clone()));
+    let pods: BTreeMap<_, _> = pods.iter().filter_map(number).collect();
+    let facts = pods
+        .iter()
+        .map(|(n, pod)| (*n, pods::unguarded(pod, session_uid).unwrap_or_else(|| pods::fact(pod))))
+        .collect();
     (pods, facts)
 }
 

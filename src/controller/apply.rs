@@ -16,6 +16,7 @@ use k8s_openapi::{
         core::v1::{Pod, Secret},
         networking::v1::NetworkPolicy,
     },
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -214,8 +215,8 @@ impl Apply {
         within(object, api.patch_status(&name, &params, &patch)).await.map(Some)
     }
 
-    /// Holds a Session: puts our finalizer on. Gives back the Session as it is now, or none when
-    /// there was nothing to write.
+    /// Holds a Session: puts our finalizer on, and those owners that it lacks. Gives back the
+    /// Session as it is now, or none when there was nothing to write.
     ///
     /// # Errors
     /// [`ApplyError::Conflict`] when it changed meanwhile; others as they are.
@@ -223,15 +224,25 @@ impl Apply {
         &self,
         session: &Session,
         finalizer: &str,
+        owners: &[OwnerReference],
     ) -> Result<Option<Session>, ApplyError> {
         let present = session.finalizers();
-        if present.iter().any(|f| f == finalizer) {
+        let owned = session.owner_references();
+        let is_held = present.iter().any(|f| f == finalizer);
+        let lacking: Vec<_> =
+            owners.iter().filter(|o| owned.iter().all(|there| there.uid != o.uid)).collect();
+        if is_held && lacking.is_empty() {
             return Ok(None);
         }
-        let all: Vec<_> = present.iter().map(String::as_str).chain([finalizer]).collect();
-        let patch = json!({
-            "metadata": {"resourceVersion": session.resource_version(), "finalizers": all},
-        });
+        let mut metadata = json!({"resourceVersion": session.resource_version()});
+        if !is_held {
+            let all: Vec<_> = present.iter().map(String::as_str).chain([finalizer]).collect();
+            metadata["finalizers"] = json!(all);
+        }
+        if !lacking.is_empty() {
+            metadata["ownerReferences"] = json!(owned.iter().chain(lacking).collect::<Vec<_>>());
+        }
+        let patch = json!({"metadata": metadata});
         let api = self.api::<Session>(session);
         let params = patch_params();
         self.count("Session", "hold");

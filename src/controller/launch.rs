@@ -6,7 +6,7 @@ use super::{
     apply::Created,
     build::{self, pod::Launch},
     plan::Plan,
-    refs::named,
+    refs::{self, named},
     seen::{Problem, Seen},
 };
 use crate::{
@@ -129,5 +129,5 @@ async fn guard(ctx: &Context, seen: &Seen, session: &Session) -> Result<Option<P
 
 /// Whether the policy is the one of this Session's pods.
 fn guards(policy: &NetworkPolicy, session: &Session) -> bool {
-    policy.labels().get(build::SESSION_UID) == session.metadata.uid.as_ref()
+    session.metadata.uid.as_ref().is_some_and(|uid| refs::is_owned_by(&policy.metadata, uid))
 }

@@ -30,6 +30,7 @@ pub mod queue;
 pub mod refs;
 pub mod resolve;
 pub mod scrub;
+pub mod secrets;
 pub mod seen;
 pub mod session;
 pub mod stores;

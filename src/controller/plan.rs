@@ -2,7 +2,8 @@
 //! others. Pure; what follows for the generations is decided by `domain::lifecycle`.
 
 use super::{
-    seen::{Problem, SecretState, Seen, few},
+    secrets,
+    seen::{Problem, Seen},
     target,
 };
 use crate::{
@@ -236,7 +237,7 @@ fn has_tool_set(agent: &Agent, attachment: &str) -> bool {
     agent.spec.tool_sets.iter().any(|t| t.attachment == attachment)
 }
 
-/// What a new generation is made from; fails when a Secret is missing.
+/// What a new generation is made from; fails when a Secret's value is missing or of no use.
 fn blueprint(
     seen: &Seen,
     attachment: &McpAttachment,
@@ -248,9 +249,7 @@ fn blueprint(
         Valid::Http { url, http, server } => {
             let to = to.field(&server).field("http").field(&url);
             let credential = http.credential.as_ref();
-            let value = credential
-                .map(|c| secret_hash(seen, &c.secret_key_ref, "spec.http.credential"))
-                .transpose()?;
+            let value = credential.map(|c| secrets::header(seen, &c.secret_key_ref)).transpose()?;
             let credential = credential.map(|c| CredentialRef {
                 secret: c.secret_key_ref.name.clone(),
                 key: c.secret_key_ref.key.clone(),
@@ -277,42 +276,20 @@ fn blueprint(
             let mut to = env.iter().fold(to, |to, (name, value)| to.field(name).field(value));
             let mut secret_env: Vec<_> = secret_env.iter().collect();
             secret_env.sort_by_key(|e| &e.name);
-            let mut secrets = vec![];
+            secrets::fit(seen, secret_env.iter().map(|e| &e.secret_key_ref))?;
+            let mut keys = vec![];
             for e in secret_env {
                 let SecretKeyRef { name, key } = &e.secret_key_ref;
-                let field = format!("spec.sandboxStdio.secretEnv {}", e.name);
-                let value = secret_hash(seen, &e.secret_key_ref, &field)?;
+                let value = secrets::variable(seen, &e.name, &e.secret_key_ref)?;
                 to = to.field(&e.name).field(name).field(key).field(value);
                 let secret = SecretKey { secret: name.clone(), key: key.clone() };
-                if !secrets.contains(&secret) {
-                    secrets.push(secret);
+                if !keys.contains(&secret) {
+                    keys.push(secret);
                 }
             }
             let source = to.finish();
-            Ok(Blueprint { server, source, place: Place::Pod { secrets }, limits })
+            Ok(Blueprint { server, source, place: Place::Pod { secrets: keys }, limits })
         }
-    }
-}
-
-fn secret_hash<'a>(
-    seen: &'a Seen,
-    reference: &SecretKeyRef,
-    field: &str,
-) -> Result<&'a str, Problem> {
-    let SecretKeyRef { name, key } = reference;
-    match seen.secrets.get(name) {
-        None | Some(SecretState::Missing) => {
-            let cause = format!("{field} names the Secret {name:?}, which does not exist.");
-            Err(Problem::new(Reason::SecretNotFound, cause))
-        }
-        Some(SecretState::Present(keys)) => keys.get(key).map(String::as_str).ok_or_else(|| {
-            let there: Vec<_> = keys.keys().collect();
-            let cause = format!(
-                "{field} names the key {key:?} of the Secret {name:?}, which has {}.",
-                if there.is_empty() { "no key".to_owned() } else { few(&there) }
-            );
-            Problem::new(Reason::SecretKeyNotFound, cause)
-        }),
     }
 }
 
@@ -343,7 +320,11 @@ pub fn limits(limits: Option<&AttachmentLimits>) -> Limits {
 mod tests {
     use super::*;
     use crate::{
-        controller::{exports::ExportsSeen, hosts::Gateway},
+        controller::{
+            exports::ExportsSeen,
+            hosts::Gateway,
+            secrets::{Known, SecretState},
+        },
         domain::identity::SessionKey,
     };
     use rstest::rstest;
@@ -450,6 +431,39 @@ mod tests {
     }
 
     #[test]
+    fn two_servers_that_differ_in_env_alone_stand_side_by_side() {
+        let of = |tenant: &str| {
+            let env = json!([{"name": "TENANT", "value": tenant}]);
+            json!({"sandboxStdio": {"command": "c", "args": ["x"], "env": env}})
+        };
+        let two = |one: &str, other: &str| {
+            seen(vec![attachment("a", 1, of(one)), attachment("b", 2, of(other))])
+        };
+        assert_eq!(refused(&plan(&two("blue", "red")), "b"), None);
+        assert_eq!(refused(&plan(&two("blue", "blue")), "b"), Some(Reason::DuplicateTarget));
+    }
+
+    #[test]
+    fn a_value_of_no_use_holds_before_anything_is_made() {
+        let known = |value: &[u8]| Known::of(value, "hash".to_owned());
+        let stdio = json!({"sandboxStdio": {"command": "c", "secretEnv": [
+            {"name": "KEY", "secretKeyRef": {"name": "s", "key": "k"}},
+        ]}});
+        let http = json!({"http": {
+            "url": "https://h/", "credential": {"secretKeyRef": {"name": "s", "key": "k"}},
+        }});
+        for (spec, value) in [(stdio, b"a\0b".as_slice()), (http, b"")] {
+            let mut seen = seen(vec![attachment("files", 1, spec)]);
+            let keys = BTreeMap::from([("k".to_owned(), known(value))]);
+            seen.secrets = [("s".to_owned(), SecretState::Present(Arc::new(keys)))].into();
+            let judged = plan(&seen);
+            assert_eq!(judged.desired[0].wish, Wish::Hold);
+            let held = judged.judged[0].held.as_ref().unwrap();
+            assert_eq!(held.reason, Reason::SecretValueInvalid);
+        }
+    }
+
+    #[test]
     fn without_an_environment_only_stdio_waits() {
         let mut seen = seen(vec![
             attachment("files", 1, json!({"sandboxStdio": {"command": "c"}})),
@@ -464,7 +478,8 @@ mod tests {
     #[test]
     fn every_field_of_a_spec_is_a_new_source_and_metadata_is_none() {
         let secret = |value: &str| {
-            let keys = BTreeMap::from([("k".to_owned(), value.to_owned())]);
+            let known = Known::of(value.as_bytes(), value.to_owned());
+            let keys = BTreeMap::from([("k".to_owned(), known)]);
             BTreeMap::from([("s".to_owned(), SecretState::Present(Arc::new(keys)))])
         };
         let of = |spec: Value, secrets| {

@@ -1,8 +1,12 @@
 //! What a Session pod tells of its generation. Pure: from the pod as the API server shows it.
 
-use super::scrub::scrub;
+use super::{
+    build::SESSION_UID,
+    scrub::{scrub, scrub_runtime},
+};
 use crate::domain::{lifecycle::PodFact, reason::Reason};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use kube::ResourceExt;
 
 /// Name of the container that runs the server.
 pub const SERVER: &str = "server";
@@ -52,6 +56,20 @@ pub fn fact(pod: &Pod) -> PodFact {
     }
 }
 
+/// What to think of a pod that its Session's NetworkPolicy does not select: somebody changed its
+/// label. None for a pod as it was made, and for one that goes.
+pub fn unguarded(pod: &Pod, session_uid: &str) -> Option<PodFact> {
+    let selected = pod.labels().get(SESSION_UID).is_some_and(|uid| uid == session_uid);
+    if selected || pod.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let message = format!(
+        "The label {SESSION_UID} of the pod {} was changed, so no NetworkPolicy guards it.",
+        pod.name_any()
+    );
+    Some(PodFact::Ended(Reason::PodLost, message))
+}
+
 /// The digest of the image that the server's container runs, as the runtime reports it.
 pub fn image_digest(pod: &Pod) -> Option<&str> {
     let image = container(pod.status.as_ref()?, SERVER)?.image_id.as_str();
@@ -84,8 +102,8 @@ fn ended(status: &PodStatus) -> Option<(Reason, String)> {
         return None;
     }
     let reason = status.reason.as_deref().unwrap_or("Failed");
-    let message = status.message.as_deref().unwrap_or_default();
-    Some((Reason::PodLost, format!("The pod ended: {reason}: {message}")))
+    let message = scrub_runtime(status.message.as_deref().unwrap_or_default());
+    Some((Reason::PodLost, format!("The pod ended: {reason}{}", after(&message))))
 }
 
 fn server_ended(end: &ContainerStateTerminated) -> (Reason, String) {
@@ -97,7 +115,9 @@ fn server_ended(end: &ContainerStateTerminated) -> (Reason, String) {
         (_, Some("OOMKilled"), _) => Reason::OutOfMemory,
         (Some(reason), ..) => reason,
         (None, Some("StartError" | "ContainerCannotRun"), _) => {
-            return (Reason::CommandNotFound, format!("The container cannot start{}", said(end)));
+            let message = scrub_runtime(end.message.as_deref().unwrap_or_default());
+            let reason = start_problem(&message);
+            return (reason, format!("The container cannot start{}", after(&message)));
         }
         (None, _, 127) => Reason::CommandNotFound,
         (None, _, 126) => Reason::CommandNotExecutable,
@@ -112,11 +132,43 @@ fn server_ended(end: &ContainerStateTerminated) -> (Reason, String) {
     (reason, what + &said(end))
 }
 
+/// Why the runtime could not start a container, by its own words.
+fn start_problem(message: &str) -> Reason {
+    let says = |words: &[&str]| words.iter().any(|w| message.contains(w));
+    if says(&["OOM-killed", "memory limit too low", "inimum memory limit"]) {
+        Reason::OutOfMemory
+    } else if says(&["executable file not found"])
+        || (says(&["exec: \""]) && says(&["no such file or directory"]))
+    {
+        Reason::CommandNotFound
+    } else {
+        Reason::PodConfigError
+    }
+}
+
 /// The end of a sentence: what the container left behind, without what looks like a secret.
 fn said(end: &ContainerStateTerminated) -> String {
-    match end.message.as_deref().map(str::trim).filter(|m| !m.is_empty()) {
-        None => ".".to_owned(),
-        Some(message) => format!(": {}", scrub(message)),
+    after(&scrub(untold(end.message.as_deref().unwrap_or_default().trim())))
+}
+
+/// Without the shim's word, which the sentence before has said.
+fn untold(message: &str) -> &str {
+    let (word, rest) = message.split_once(": ").unwrap_or_default();
+    match word {
+        "ServerExited" if rest.starts_with("exit code ") => {
+            rest.split_once('\n').unwrap_or_default().1
+        }
+        "ServerExited" | "OutOfMemory" => rest,
+        "CommandNotFound" => rest.strip_prefix("command not found: ").unwrap_or(rest),
+        "CommandNotExecutable" => rest.strip_prefix("command not executable: ").unwrap_or(rest),
+        _ => message,
+    }
+}
+
+fn after(message: &str) -> String {
+    match message.trim() {
+        "" => ".".to_owned(),
+        message => format!(": {message}"),
     }
 }
 
@@ -130,7 +182,10 @@ fn kept_by(status: &PodStatus) -> Option<(Reason, String)> {
             && let Some(reason) = waiting_reason(word, message)
         {
             let image = container(status, name).map_or("", |c| c.image.as_str());
-            return Some((reason, format!("{word} (image {image}): {}", scrub(message))));
+            return Some((
+                reason,
+                format!("{word} (image {image}){}", after(&scrub_runtime(message))),
+            ));
         }
     }
     let unscheduled = status.conditions.iter().flatten().find(|c| {
@@ -156,8 +211,9 @@ fn waiting_reason(word: &str, message: &str) -> Option<Reason> {
         {
             Some(Reason::SecretNotFound)
         }
-        "CreateContainerConfigError" | "CreateContainerError" => Some(Reason::PodConfigError),
-        "RunContainerError" | "StartError" => Some(Reason::CommandNotFound),
+        "CreateContainerConfigError" => Some(Reason::PodConfigError),
+        "CreateContainerError" => Some(start_problem(message)),
+        "RunContainerError" | "StartError" => Some(start_problem(message)),
         _ => None,
     }
 }
@@ -246,7 +302,22 @@ mod tests {
         terminated(126, "Error", "ServerExited: exit code 126"),
         Reason::ServerExited
     )]
-    #[case::start(terminated(128, "StartError", "exec"), Reason::CommandNotFound)]
+    #[case::nothing_to_start(
+        terminated(128, "StartError", "exec: \"/x\": stat /x: no such file or directory"),
+        Reason::CommandNotFound
+    )]
+    #[case::no_such_folder(
+        terminated(128, "StartError", "mkdir /x: no such file or directory"),
+        Reason::PodConfigError
+    )]
+    #[case::null(
+        terminated(128, "StartError", "environment variable value can't contain null"),
+        Reason::PodConfigError
+    )]
+    #[case::too_little_memory(
+        terminated(128, "StartError", "container init was OOM-killed (memory limit too low?)"),
+        Reason::OutOfMemory
+    )]
     #[case::exit(terminated(3, "Error", "no such database"), Reason::ServerExited)]
     #[case::zero(terminated(0, "Completed", ""), Reason::ServerExited)]
     #[case::evicted(pod(json!({"phase": "Failed", "reason": "Evicted", "message": "disk"})), Reason::PodLost)]
@@ -261,6 +332,53 @@ mod tests {
         let PodFact::Ended(_, message) = fact(&pod) else { panic!() };
         assert!(message.starts_with("The server ended with code 3: bad key "), "{message}");
         assert!(!message.contains("abcdefghijklmnop"), "{message}");
+    }
+
+    #[rstest]
+    #[case(2, "ServerExited: exit code 2\nusage: x", "The server ended with code 2: usage: x")]
+    #[case(2, "ServerExited: exit code 2\n", "The server ended with code 2.")]
+    #[case(137, "ServerExited: signal 9", "The server ended with code 137: signal 9")]
+    #[case(137, "OutOfMemory: signal 9\nx", "The server went over its memory limit: signal 9\nx")]
+    #[case(127, "CommandNotFound: command not found: y", "The command is not in the image: y")]
+    #[case(
+        126,
+        "CommandNotExecutable: command not executable: y (z)",
+        "The command cannot be executed: y (z)"
+    )]
+    #[case(3, "", "The server ended with code 3.")]
+    #[case(3, "Error: no database", "The server ended with code 3: Error: no database")]
+    fn no_word_is_said_twice(#[case] code: i32, #[case] left: &str, #[case] expected: &str) {
+        let PodFact::Ended(_, message) = fact(&terminated(code, "Error", left)) else { panic!() };
+        assert_eq!(message, expected);
+    }
+
+    #[rstest]
+    #[case(terminated(128, "StartError", NULL), Reason::PodConfigError)]
+    #[case(waiting("RunContainerError", NULL), Reason::PodConfigError)]
+    #[case(waiting("CreateContainerError", NULL), Reason::PodConfigError)]
+    #[case(waiting("CreateContainerConfigError", NULL), Reason::PodConfigError)]
+    fn the_runtime_tells_no_value_of_a_variable(#[case] pod: Pod, #[case] expected: Reason) {
+        let (PodFact::Ended(reason, message) | PodFact::Pending(Some((reason, message)))) =
+            fact(&pod)
+        else {
+            panic!("{:?}", fact(&pod))
+        };
+        assert_eq!(reason, expected);
+        assert!(message.contains("can't contain null") && message.contains("KEY="), "{message}");
+        assert!(!message.contains("canary") && !message.contains("tail"), "{message}");
+    }
+
+    const NULL: &str = r#"failed to create containerd task: environment variable value can't contain null(\x00): "KEY=canary\x00 \"tail", unknown"#;
+
+    #[test]
+    fn a_pod_that_lost_its_label_is_lost() {
+        let mut pod = server(json!({"running": {}}));
+        assert!(matches!(unguarded(&pod, "s-1"), Some(PodFact::Ended(Reason::PodLost, _))));
+        pod.metadata.labels = Some([(SESSION_UID.to_owned(), "s-2".to_owned())].into());
+        assert!(unguarded(&pod, "s-1").is_some());
+        assert_eq!(unguarded(&pod, "s-2"), None);
+        let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        assert_eq!(unguarded(&serde_json::from_value(going).unwrap(), "s-1"), None);
     }
 
     #[test]

@@ -53,6 +53,12 @@ pub fn of_owned(meta: &ObjectMeta) -> Option<SessionKey> {
     })
 }
 
+/// Whether an object says that the Session of this UID owns it. Its labels are not asked: whoever
+/// may change them could hide it.
+pub fn is_owned_by(meta: &ObjectMeta, session_uid: &str) -> bool {
+    meta.owner_references.iter().flatten().any(|owner| owner.uid == session_uid)
+}
+
 /// The Secrets that an attachment names, all in its own namespace.
 pub fn secrets_of(spec: &McpAttachmentSpec) -> BTreeSet<&str> {
     let credential = spec.http.iter().filter_map(|h| h.credential.as_ref());

@@ -7,7 +7,8 @@ use super::{
     keys::{self, KeyError, SourceKey},
     latest::LatestAll,
     refs::{self, named},
-    seen::{SecretState, Seen},
+    secrets::{Known, SecretState},
+    seen::Seen,
     stores::Stores,
     unreadable::Unreadable,
 };
@@ -84,10 +85,10 @@ pub struct Resolve {
     link: Mutex<Option<(String, Arc<str>)>>,
 }
 
-/// The hashed values of one version of a Secret.
+/// What may be known of the values of one version of a Secret.
 struct Hashed {
     version: String,
-    keys: Arc<BTreeMap<String, String>>,
+    keys: Arc<BTreeMap<String, Known>>,
 }
 
 impl Resolve {
@@ -239,16 +240,12 @@ impl Resolve {
     }
 
     fn pods(&self, session_uid: &str) -> Vec<Arc<Pod>> {
-        let belongs = |p: &Pod| {
-            p.labels().get(super::build::SESSION_UID).is_some_and(|uid| uid == session_uid)
-        };
+        let belongs = |p: &Pod| refs::is_owned_by(&p.metadata, session_uid);
         self.latest.pods.merge(self.stores.pods.state_filter(belongs), belongs)
     }
 
     fn policy(&self, session_uid: &str) -> Option<Arc<NetworkPolicy>> {
-        let belongs = |p: &NetworkPolicy| {
-            p.labels().get(super::build::SESSION_UID).is_some_and(|uid| uid == session_uid)
-        };
+        let belongs = |p: &NetworkPolicy| refs::is_owned_by(&p.metadata, session_uid);
         self.latest.policies.merge(self.stores.policies.state_filter(belongs), belongs).pop()
     }
 
@@ -284,7 +281,9 @@ impl Resolve {
         let values = secret.data.unwrap_or_default();
         let keys: BTreeMap<_, _> = values
             .iter()
-            .map(|(name, value)| (name.clone(), self.source_key.hash(&value.0)))
+            .map(|(name, value)| {
+                (name.clone(), Known::of(&value.0, self.source_key.hash(&value.0)))
+            })
             .collect();
         let keys = Arc::new(keys);
         self.lock_hashes().insert(key.clone(), Hashed { version, keys: keys.clone() });

@@ -101,6 +101,46 @@ fn password(text: &str) -> Option<(usize, usize)> {
     (!password.is_empty() && password != GONE).then_some((before, password.len()))
 }
 
+/// The words of a container runtime without what looks like a token and without the value of any
+/// environment variable: it repeats variables that it cannot set, value and all.
+pub fn scrub_runtime(text: &str) -> String {
+    let about_env = text.find("environment variable");
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('=') {
+        let (before, value) = (&rest[..at], &rest[at + 1..]);
+        let name = before.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        let told = text.len() - rest.len();
+        let end = if name.len() == before.len() {
+            0
+        } else if name.ends_with('"') {
+            quoted(value)
+        } else if about_env.is_some_and(|from| from < told + at) {
+            value.len()
+        } else {
+            0
+        };
+        out.push_str(&rest[..=at]);
+        if end > 0 {
+            out.push_str(GONE);
+        }
+        rest = &value[end..];
+    }
+    out.push_str(rest);
+    scrub(&out)
+}
+
+/// Where a quoted text ends, as Go writes it: at the next quote without a backslash before it.
+fn quoted(text: &str) -> usize {
+    let mut escaped = false;
+    let end = text.find(|c| {
+        let is_end = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        is_end
+    });
+    end.unwrap_or(text.len())
+}
+
 /// Whether an environment variable looks as if its value were a secret.
 pub fn suspicious_env(name: &str, value: &str) -> bool {
     let upper = name.to_ascii_uppercase();
@@ -151,6 +191,18 @@ mod tests {
         assert_eq!(scrub(text), expected);
         assert_eq!(scrub(expected), expected, "once is enough");
         assert_eq!(suspicious(text), text != expected);
+    }
+
+    #[rstest]
+    #[case::quoted(r#"null: "K=a b\"c d", unknown"#, r#"null: "K=[redacted]", unknown"#)]
+    #[case::cut_off(r#"null: "K=a b"#, r#"null: "K=[redacted]"#)]
+    #[case::twice(r#""K=a" "L=b" c"#, r#""K=[redacted]" "L=[redacted]" c"#)]
+    #[case::not_quoted("bad environment variable K=a b", "bad environment variable K=[redacted]")]
+    #[case::no_variable("rpc error: code = Unknown desc = x", "rpc error: code = Unknown desc = x")]
+    #[case::elsewhere("memory.max=1: refused", "memory.max=1: refused")]
+    #[case::token("x sk-proj-abcdefghijklmnop", "x [redacted]")]
+    fn of_a_runtime(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(scrub_runtime(text), expected);
     }
 
     #[rstest]

@@ -1,6 +1,6 @@
 //! What one reconcile works on: everything that was read for one Session, as plain data.
 
-use super::{exports::ExportsSeen, hosts::Gateway};
+use super::{exports::ExportsSeen, hosts::Gateway, secrets::SecretState};
 use crate::{
     api::{Agent, McpAttachment, Session},
     domain::{identity::SessionKey, reason::Reason},
@@ -34,15 +34,6 @@ pub struct Seen {
     pub exports: ExportsSeen,
     /// The gateways that are alive.
     pub gateways: Vec<Gateway>,
-}
-
-/// A Secret, without its values.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SecretState {
-    /// There is none of that name.
-    Missing,
-    /// Its keys, each with a keyed hash of its value.
-    Present(Arc<BTreeMap<String, String>>),
 }
 
 /// Why something is not as asked, for a condition.

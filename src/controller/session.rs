@@ -30,6 +30,8 @@ use crate::{
     api::{Session, agent::SessionMode},
     domain::{identity::SessionKey, reason::Reason},
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
 use std::sync::Arc;
 
 /// Brings what has this name one step on.
@@ -80,7 +82,9 @@ async fn of_agent(ctx: &Context, key: &SessionKey) -> Result<Outcome, Error> {
     let plan = plan(&seen);
     let progress = match &standing {
         Standing::Ours(session) => {
-            let session = hold(ctx, &seen.key, session.clone()).await?;
+            let owner = seen.agent.as_ref().and_then(|a| a.controller_owner_ref(&()));
+            let owners = owner.as_slice();
+            let session = hold(ctx, &seen.key, session.clone(), owners).await?;
             advance(ctx, &seen, &plan, &session, Course::Run).await?
         }
         Standing::Leaving(session) => {
@@ -128,7 +132,7 @@ async fn by_a_user(
         None => Course::Run,
     };
     if course == Course::Run {
-        session = hold(ctx, &seen.key, session).await?;
+        session = hold(ctx, &seen.key, session, &[]).await?;
     }
     seen.session = Some(session.clone());
     let mut plan = plan(&seen);
@@ -161,13 +165,15 @@ fn blocked(seen: &Seen, session: &Session) -> Option<Problem> {
     }
 }
 
-/// Puts our finalizer on a Session before anything runs in it.
+/// Puts our finalizer on a Session before anything runs in it, and back on whenever somebody took
+/// it off; the owners too.
 async fn hold(
     ctx: &Context,
     key: &SessionKey,
     session: Arc<Session>,
+    owners: &[OwnerReference],
 ) -> Result<Arc<Session>, Error> {
-    match ctx.apply.hold(&session, FINALIZER).await {
+    match ctx.apply.hold(&session, FINALIZER, owners).await {
         Ok(Some(held)) => Ok(ctx.resolve.latest.sessions.put(key, held)),
         Ok(None) => Ok(session),
         Err(other @ (ApplyError::Conflict { .. } | ApplyError::Gone { .. })) => {

@@ -63,11 +63,16 @@ pub fn http_identity(url: &CanonicalUrl, http: &Http) -> String {
         .finish()
 }
 
-/// What makes two stdio targets the same: image, command, arguments and secret references.
+/// What makes two stdio targets the same: image, command, arguments, environment variables and
+/// secret references.
 pub fn stdio_identity(image: Option<&str>, stdio: &SandboxStdio) -> String {
     let to = Fingerprint::new("stdio-target").optional(image).field(&stdio.command);
     let to = to.field(stdio.args.len().to_be_bytes());
     let to = stdio.args.iter().fold(to, Fingerprint::field);
+    let mut env: Vec<_> = stdio.env.iter().map(|e| (&e.name, &e.value)).collect();
+    env.sort();
+    let to = to.field(env.len().to_be_bytes());
+    let to = env.iter().fold(to, |to, (name, value)| to.field(name).field(value));
     let mut secrets: Vec<_> =
         stdio.secret_env.iter().map(|e| (&e.name, &e.secret_key_ref)).collect();
     secrets.sort();
@@ -80,7 +85,7 @@ pub fn stdio_identity(image: Option<&str>, stdio: &SandboxStdio) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::attachment::{Credential, SecretKeyRef};
+    use crate::api::attachment::{Credential, EnvVar, SecretKeyRef};
     use rstest::rstest;
 
     fn http(url: &str) -> Http {
@@ -132,18 +137,27 @@ mod tests {
     }
 
     #[test]
-    fn two_accounts_are_two_targets() {
-        let one = |secret: &str| SandboxStdio {
+    fn two_accounts_are_two_targets_and_so_are_two_tenants() {
+        let one = |secret: &str, env: &[(&str, &str)]| SandboxStdio {
             command: "c".into(),
             args: vec!["a".into()],
-            env: vec![],
+            env: env
+                .iter()
+                .map(|(name, value)| EnvVar { name: (*name).into(), value: (*value).into() })
+                .collect(),
             secret_env: vec![crate::api::attachment::SecretEnvVar {
                 name: "KEY".into(),
                 secret_key_ref: SecretKeyRef { name: secret.into(), key: "k".into() },
             }],
         };
-        assert_ne!(stdio_identity(Some("i"), &one("x")), stdio_identity(Some("i"), &one("y")));
-        assert_eq!(stdio_identity(Some("i"), &one("x")), stdio_identity(Some("i"), &one("x")));
-        assert_ne!(stdio_identity(Some("i"), &one("x")), stdio_identity(Some("j"), &one("x")));
+        let id = |image, secret, env| stdio_identity(Some(image), &one(secret, env));
+        let first = id("i", "x", &[]);
+        assert_eq!(first, id("i", "x", &[]));
+        assert_ne!(first, id("i", "y", &[]));
+        assert_ne!(first, id("j", "x", &[]));
+        let blue = id("i", "x", &[("TENANT", "blue"), ("A", "1")]);
+        assert_eq!(blue, id("i", "x", &[("A", "1"), ("TENANT", "blue")]), "the order is no matter");
+        assert_ne!(blue, id("i", "x", &[("TENANT", "red"), ("A", "1")]));
+        assert_ne!(blue, first);
     }
 }

@@ -20,7 +20,7 @@ pub mod situation;
 pub mod step;
 
 pub use change::DRAIN_SLACK;
-pub use naming::pod_name;
+pub use naming::{generation_of, pod_name};
 pub use situation::{
     Blueprint, Desired, Effect, Ignored, Mismatch, Owner, Place, PodFact, Removal, RemovedBy,
     Situation, Step, Wish,

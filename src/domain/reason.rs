@@ -90,6 +90,7 @@ reasons! {
     // Secrets
     SecretNotFound, Permanent, "The Secret that is named does not exist.", "Create the Secret; the next try follows at once.";
     SecretKeyNotFound, Permanent, "The Secret lacks the key that is named.", "Add the key to the Secret; the next try follows at once.";
+    SecretValueInvalid, Permanent, "The value in the Secret cannot be used where it is named.", "Mend the value in the Secret; the next try follows at once.";
     // pods
     ImagePullFailed, Retryable, "The image cannot be pulled.", "Check the image name, the registry and pull secrets.";
     Unschedulable, Retryable, "No node takes the pod.", "Compare the requests with what the nodes have.";

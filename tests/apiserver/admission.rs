@@ -72,6 +72,40 @@ fn secret_env(name: &str) -> Value {
     with(http(), "/http/credential", json!({"secretKeyRef": {"name": "s", "key": "k"}, "scheme": "a b"})),
     "scheme must be one word or empty"
 )]
+#[case::hop_by_hop_header(
+    with(http(), "/http/credential", json!({"secretKeyRef": {"name": "s", "key": "k"}, "header": "TE"})),
+    "header must be an ordinary header name"
+)]
+#[case::expect_header(
+    with(http(), "/http/credential", json!({"secretKeyRef": {"name": "s", "key": "k"}, "header": "expect"})),
+    "header must be an ordinary header name"
+)]
+#[case::upgrade_header(
+    with(http(), "/http/credential", json!({"secretKeyRef": {"name": "s", "key": "k"}, "header": "Upgrade"})),
+    "header must be an ordinary header name"
+)]
+#[case::trailer_header(
+    with(http(), "/http/credential", json!({"secretKeyRef": {"name": "s", "key": "k"}, "header": "Trailer"})),
+    "header must be an ordinary header name"
+)]
+#[case::encoding_header(
+    with(http(), "/http/credential", json!({"secretKeyRef": {"name": "s", "key": "k"}, "header": "Content-Encoding"})),
+    "header must be an ordinary header name"
+)]
+#[case::accept_header(
+    with(http(), "/http/credential", json!({"secretKeyRef": {"name": "s", "key": "k"}, "header": "Accept-Encoding"})),
+    "header must be an ordinary header name"
+)]
+#[case::mcp_header(
+    with(http(), "/http/credential", json!({"secretKeyRef": {"name": "s", "key": "k"}, "header": "Mcp-Anything"})),
+    "header must be an ordinary header name"
+)]
+#[case::null_in_command(with(stdio(), "/sandboxStdio/command", json!("a\0b")), "command must not contain a NUL character")]
+#[case::null_in_args(with(stdio(), "/sandboxStdio/args", json!(["a", "b\0"])), "args must not contain a NUL character")]
+#[case::null_in_env(
+    with(stdio(), "/sandboxStdio/env", json!([{"name": "A", "value": "\0"}])),
+    "the value of an environment variable must not contain a NUL character"
+)]
 #[case::secret_elsewhere(
     with(http(), "/http/credential", json!({"secretKeyRef": {"name": "other/s", "key": "k"}})),
     "the name of a Secret holds"

@@ -175,11 +175,18 @@ impl ApiServer {
 
     /// Takes the owners off, as a deletion of theirs with `--cascade=orphan` does.
     pub fn orphan(&self, plural: &str, namespace: &str, name: &str) {
+        self.edit(plural, namespace, name, |object| {
+            object["metadata"].as_object_mut().unwrap().remove("ownerReferences");
+        });
+    }
+
+    /// What an administrator does with `kubectl edit`.
+    pub fn edit(&self, plural: &str, namespace: &str, name: &str, how: impl FnOnce(&mut Value)) {
         let key = key(plural, namespace, name);
         let mut state = self.lock();
         let Some(old) = state.objects.get(&key).cloned() else { return };
         let mut new = old.clone();
-        new["metadata"].as_object_mut().unwrap().remove("ownerReferences");
+        how(&mut new);
         self.change(&mut state, key, old, new);
     }
 

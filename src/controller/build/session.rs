@@ -36,6 +36,18 @@ pub enum Ownership {
     Foreign,
 }
 
+/// Whether somebody took the Agent out of the owners of a Session that the operator made for it:
+/// it has our marks, and generations, which only the operator writes.
+fn is_bereft(session: &Session, agent: &Agent) -> bool {
+    let kind = Agent::kind(&());
+    let mut owners = session.metadata.owner_references.iter().flatten();
+    session.name_any() == agent.name_any()
+        && session.labels().get(MANAGED_BY).is_some_and(|by| by == MANAGER)
+        && session.finalizers().iter().any(|f| f == FINALIZER)
+        && session.status.as_ref().is_some_and(|s| s.last_generation > 0)
+        && !owners.any(|o| o.kind == kind || o.controller == Some(true))
+}
+
 /// Whether a Session is this Agent's.
 pub fn ownership(session: &Session, agent: &Agent) -> Ownership {
     let kind = Agent::kind(&());
@@ -47,6 +59,7 @@ pub fn ownership(session: &Session, agent: &Agent) -> Ownership {
     match controllers.next() {
         Some(owner) if Some(&owner.uid) == agent.metadata.uid.as_ref() => Ownership::Ours,
         Some(_) => Ownership::Former,
+        None if is_own && is_bereft(session, agent) => Ownership::Ours,
         None => Ownership::Foreign,
     }
 }

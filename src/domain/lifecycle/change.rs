@@ -212,12 +212,23 @@ pub(super) fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
-pub(super) fn late_message(e: &Generation) -> String {
+/// What a generation waited for until its deadline: the last cause that was told, else how far it
+/// came.
+pub(super) fn late_message(s: &Situation<'_>, e: &Generation) -> String {
     let limit = SignedDuration::from_millis(e.limits.startup_timeout_ms);
-    match e.reason.class() {
-        Class::Normal => format!("Not proven within {limit:#}."),
-        _ => format!("Not proven within {limit:#}; last: {}: {}", e.reason, e.message),
+    if e.reason.class() != Class::Normal {
+        return format!("Not proven within {limit:#}; last: {}: {}", e.reason, e.message);
     }
+    let waited = match (&e.target, s.pods.get(&e.generation)) {
+        (Target::Http(_), _) => "the server did not answer the handshake".to_owned(),
+        (Target::SandboxStdio(pod), Some(PodFact::Running { .. })) => {
+            format!("its pod {} ran, but the server did not answer the handshake", pod.name)
+        }
+        (Target::SandboxStdio(pod), _) => {
+            format!("its pod {} did not start; the pod's events may tell why", pod.name)
+        }
+    };
+    format!("Not proven within {limit:#}: {waited}.")
 }
 
 /// The text cut to what an entry holds, at a character's edge.

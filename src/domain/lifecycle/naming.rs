@@ -31,6 +31,15 @@ pub fn pod_name(
     format!("{}{tail}", head.trim_matches('-'))
 }
 
+/// The generation that a pod of this name belongs to; none when it is no name of [`pod_name`].
+pub fn generation_of(name: &str) -> Option<i64> {
+    let (head, digest) = name.rsplit_once('-')?;
+    let (_, generation) = head.rsplit_once('-')?;
+    let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    let ours = digest.len() == DIGEST && digest.bytes().all(hex);
+    generation.parse().ok().filter(|n: &i64| ours && *n > 0 && generation == n.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +69,17 @@ mod tests {
         assert_eq!(tail.len(), DIGEST);
     }
 
+    #[test]
+    fn other_names_have_no_generation() {
+        for name in ["", "a", "coder-files-12", "coder-12-0123456789abcdeg", "x-0-0123456789abcdef"]
+        {
+            assert_eq!(generation_of(name), None, "{name}");
+        }
+        for name in ["x-012-0123456789abcdef", "x--0123456789abcdef", "x-a-0123456789abcdef"] {
+            assert_eq!(generation_of(name), None, "{name}");
+        }
+    }
+
     proptest! {
         #[test]
         fn names_are_dns_labels(s in "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", a in "[0-9]([a-z0-9.-]{0,251}[a-z0-9])?", n in 1i64..) {
@@ -67,6 +87,7 @@ mod tests {
             prop_assert!(name.len() <= 63);
             prop_assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
             prop_assert!(!name.starts_with('-') && !name.ends_with('-'));
+            prop_assert_eq!(generation_of(&name), Some(n));
         }
     }
 }

@@ -25,13 +25,16 @@ pub fn is_lost(entry: &Generation) -> bool {
 /// When the successor of a generation that failed or was lost may be asked for; `None` when it
 /// neither failed nor was lost.
 ///
-/// Failed: 1 minute doubling to 15. Lost: 1 second doubling to 5 minutes.
+/// Failed: 1 minute doubling to 15. Lost: 1 second doubling to 5 minutes. After no failure: at once.
 pub fn next_try(entry: &Generation) -> Option<Timestamp> {
     let (first, most) = match entry.state {
         State::Failed => (FAILED_FIRST, FAILED_MOST),
         State::Draining if is_lost(entry) => (LOST_FIRST, LOST_MOST),
         _ => return None,
     };
+    if entry.failures == 0 {
+        return Some(entry.since);
+    }
     let doublings = u32::try_from(entry.failures.clamp(1, 20) - 1).unwrap_or(0);
     let delay = first.saturating_mul(1 << doublings).min(most);
     Some(entry.since.saturating_add(delay).unwrap_or(Timestamp::MAX))

@@ -30,6 +30,7 @@ pub fn step(s: &Situation<'_>) -> Step {
     run.withdraw();
     let proven = run.observe();
     run.promote(&proven);
+    run.forgive();
     // Before, to make room for what is asked for; after, for what that takes the place of.
     run.retire();
     run.request();
@@ -119,7 +120,7 @@ impl Run<'_> {
             }
             let late = s.owner.is_some() && e.deadline.is_some_and(|d| d <= s.now);
             if e.state == State::Realizing && late && !proven.contains(&e.generation) {
-                let message = late_message(e);
+                let message = late_message(s, e);
                 fail(s, e, Reason::StartupTimeout, message);
             }
         }
@@ -150,6 +151,17 @@ impl Run<'_> {
                     let message = format!("Generation {generation} took over.");
                     drain(s, e, Reason::Replaced, message);
                 }
+            }
+        }
+    }
+
+    /// While something is missing, failures do not count: once all is there again, the next try is
+    /// at once.
+    fn forgive(&mut self) {
+        for e in &mut self.entries {
+            let is_held = matches!(wish(self.s, &e.attachment_uid), Some(Wish::Hold));
+            if is_held && next_try(e).is_some() {
+                e.failures = 0;
             }
         }
     }
@@ -485,6 +497,44 @@ mod tests {
         assert_eq!(bench.states(), [(11, Failed, R::StartupTimeout)]);
         let said = &bench.entry(11).message;
         assert!(said.contains("ConnectFailed: what it saw"), "{said}");
+    }
+
+    #[test]
+    fn a_deadline_without_a_word_tells_how_far_it_came() {
+        let late = |wish, fact: Option<PodFact>| {
+            let mut bench = Bench::new(wish);
+            bench.pods.extend(fact.map(|fact| (11, fact)));
+            bench.go();
+            bench.pass(45).go();
+            assert_eq!(bench.states(), [(11, Failed, R::StartupTimeout)]);
+            bench.entry(11).message.clone()
+        };
+        let running = PodFact::Running { uid: "p-uid".into(), address: "10.9.8.7".into() };
+        for (said, words) in [
+            (late(http("a"), None), "the server did not answer the handshake"),
+            (late(pod("a"), None), "did not start"),
+            (late(pod("a"), Some(PodFact::Pending(None))), "did not start"),
+            (late(pod("a"), Some(running)), "ran, but the server did not answer the handshake"),
+        ] {
+            assert!(said.starts_with("Not proven within 45s: ") && said.contains(words), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_was_missing_and_is_back_is_tried_at_once() {
+        let mut bench = Bench::new(http("a"));
+        bench.answer(11, Verdict::Failed, Some(R::Unauthorized));
+        bench.pass(1).go();
+        assert_eq!(bench.states(), [(11, Failed, R::Unauthorized)], "not yet");
+        bench.wish = Some(Wish::Hold);
+        bench.pass(1).go();
+        assert_eq!(bench.states(), [(11, Failed, R::Unauthorized)]);
+        let held = bench.last.entries.clone();
+        bench.go();
+        assert_eq!(bench.last.entries, held, "written once");
+        bench.wish = Some(http("a"));
+        bench.pass(1).go();
+        assert_eq!(bench.states(), [(12, Realizing, R::Realizing)], "the same value is back");
     }
 
     #[test]

@@ -82,8 +82,10 @@ impl Connector {
         let value = data
             .get(key)
             .ok_or_else(|| missing(format!("the Secret {secret} has no key {key}")))?;
-        let text = std::str::from_utf8(value)
-            .map_err(|_| missing(format!("the key {key} of Secret {secret} holds no text")))?;
+        let text = std::str::from_utf8(value).map_err(|_| {
+            let what = format!("the key {key} of the Secret {secret} holds no UTF-8 text");
+            Failure::new(Reason::SecretValueInvalid, what)
+        })?;
         Ok(SecretString::from(text.trim().to_owned()))
     }
 
@@ -111,7 +113,7 @@ impl Connector {
             |error| match error {
                 TargetError::Url(_) => Failure::new(Reason::InvalidUrl, error.to_string()),
                 TargetError::Credential => {
-                    Failure::new(Reason::SecretKeyNotFound, error.to_string())
+                    Failure::new(Reason::SecretValueInvalid, error.to_string())
                 }
             },
         )?;
