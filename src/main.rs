@@ -6,7 +6,10 @@ mod flags;
 use anyhow::{Context as _, Result};
 use awaken_operator::{
     controller, crds, gateway,
-    journal::{self, sqlite::Sqlite},
+    journal::{
+        self,
+        sqlite::{OpenError, Sqlite},
+    },
     process::{
         clock::SystemClock,
         health::{self, Readiness},
@@ -18,7 +21,8 @@ use awaken_operator::{
 use clap::Parser as _;
 use flags::{Command, Flags, GatewayFlags, JournalCommand, OperatorFlags, Process};
 use kube::Client;
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
+use tokio_util::sync::CancellationToken;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -58,31 +62,74 @@ async fn operator(flags: OperatorFlags) -> Result<()> {
 async fn gateway(flags: GatewayFlags) -> Result<()> {
     let (mut tasks, readiness, metrics) = begin(&flags.process)?;
     let client = Client::try_default().await.context("no way to the API server")?;
-    let store = Sqlite::open(&flags.journal, flags.durability(), &metrics)?;
+    let stop = tasks.stop();
+    tasks.spawn("gateway", serve(flags, client, readiness, metrics, stop));
+    Ok(tasks.run().await?)
+}
+
+async fn serve(
+    flags: GatewayFlags,
+    client: Client,
+    readiness: Readiness,
+    metrics: Metrics,
+    stop: CancellationToken,
+) -> Result<()> {
+    let waiting = (readiness.guard("journal"), readiness.guard("own Service"));
+    let store = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        opened = open(&flags, &metrics) => opened?,
+    };
     // its file is locked for this process
     let journal = gateway::Journal {
         append: Arc::new(store.clone()),
         read: Arc::new(store.clone()),
         exclusive: true,
     };
-    tasks.spawn("journal", store.clone().watch(tasks.stop()));
-    let (mut config, stop) = (flags.config(), tasks.stop());
-    let waiting = readiness.guard("own Service");
-    tasks.spawn("gateway", async move {
-        if config.service_addresses.is_empty() {
-            let name = config.service_name();
-            config.service_addresses = tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                found = lookup::addresses(&name) => found?,
-            };
-        }
-        drop(waiting);
-        let run = gateway::run(config, client, journal, readiness, &metrics, stop);
-        Ok(run.await?) as Result<()>
-    });
-    let ended = tasks.run().await;
+    let mut config = flags.config();
+    if config.service_addresses.is_empty() {
+        let name = config.service_name();
+        config.service_addresses = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            found = lookup::addresses(&name) => found?,
+        };
+    }
+    drop(waiting);
+    let writer = async {
+        let ended = store.clone().watch(stop.clone()).await;
+        // unasked: nothing can be recorded any more
+        stop.cancel();
+        ended
+    };
+    let run = gateway::run(config, client, journal, readiness, &metrics, stop.clone());
+    let run = async {
+        let ended = run.await;
+        stop.cancel();
+        ended
+    };
+    let (writer, run) = tokio::join!(writer, run);
     store.close().await;
-    Ok(ended?)
+    writer.context("the journal")?;
+    Ok(run?)
+}
+
+/// The journal. A gateway that is being replaced keeps its file until its calls have ended: that is
+/// waited for.
+async fn open(flags: &GatewayFlags, metrics: &Metrics) -> Result<Sqlite, OpenError> {
+    const AGAIN: Duration = Duration::from_millis(200);
+    let patience = Duration::from_secs(flags.grace_seconds) + Duration::from_secs(10);
+    let mut tried = 0;
+    loop {
+        match Sqlite::open(&flags.journal, flags.durability(), metrics) {
+            Err(problem @ OpenError::Locked { .. }) if AGAIN * tried < patience => {
+                if tried == 0 {
+                    tracing::info!(%problem, "waiting for it");
+                }
+                tried += 1;
+                tokio::time::sleep(AGAIN).await;
+            }
+            other => return other,
+        }
+    }
 }
 
 /// Logging, and the port for health and metrics.
