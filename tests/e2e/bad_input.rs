@@ -131,9 +131,9 @@ async fn pods_that_are_wrong_each_have_their_reason() {
     let absent = team.refused("missing-command", "CommandNotFound", SECONDS).await;
     assert!(absent["message"].as_str().unwrap().contains("no-such-program"), "{absent}");
     for (name, words) in [
-        ("dies", ["exit code 3", "bad flag --frobnicate"]),
-        ("needs-env", ["exit code 2", "API_KEY"]),
-        ("panics", ["exit code 101", "the script asks for a panic"]),
+        ("dies", ["code 3", "bad flag --frobnicate"]),
+        ("needs-env", ["code 2", "API_KEY"]),
+        ("panics", ["code 101", "the script asks for a panic"]),
     ] {
         let ready = team.refused(name, "ServerExited", SECONDS).await;
         for word in words {
