@@ -7,7 +7,7 @@
 mod bearer;
 mod reviews;
 
-pub use bearer::bearer;
+pub use bearer::{bearer, is_usable};
 pub use reviews::ApiReviews;
 
 use super::answer::HttpRefusal;

@@ -139,7 +139,12 @@ impl Snapshot {
 
     /// The ToolSets that hold for a Session; none where its Agent is not known.
     pub fn policies(&self, session: &SessionView) -> Arc<Policies> {
-        let agent = (session.key.namespace.clone(), session.agent.clone());
+        self.policies_of(&session.key.namespace, &session.agent)
+    }
+
+    /// The ToolSets of an Agent; none where it is not known.
+    pub fn policies_of(&self, namespace: &str, agent: &str) -> Arc<Policies> {
+        let agent = (namespace.to_owned(), agent.to_owned());
         self.agents.get(&agent).map(|a| a.policies.clone()).unwrap_or_default()
     }
 

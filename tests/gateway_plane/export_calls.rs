@@ -93,6 +93,17 @@ async fn what_the_toolset_denies_looks_unknown_under_the_exported_name() {
 }
 
 #[tokio::test]
+async fn what_the_toolset_denies_looks_unknown_also_without_its_server() {
+    let world = open(&FakeManagement::answering(NOTHING));
+    coder(&world, &[export("w", "write"), export("x", "read")]);
+    let session = begin(&world, BEARER).await;
+    for (name, reason) in [("w", "UnknownTool"), ("x", "Rescheduling")] {
+        let refused = call(&world, &session, name, json!({})).await;
+        assert_eq!(refused["error"]["data"]["reason"], reason, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_in_service_says_so_and_is_on_record_here() {
     let (world, peer) = (open(&FakeManagement::answering(NOTHING)), FakePeer::answering(NOTHING));
     coder(&world, &[export("x", "read")]);

@@ -108,6 +108,9 @@ readinessProbe:
 {{- if not $mcp.management.namespaces -}}
 {{- fail "gateway.mcp.exports needs gateway.mcp.management.namespaces: name the namespaces that management tools see and act in" -}}
 {{- end -}}
+{{- if has .Release.Namespace $mcp.management.namespaces -}}
+{{- fail (printf "gateway.mcp.management.namespaces: %s holds the keys of the installation, which an attachment there could read; name others" .Release.Namespace) -}}
+{{- end -}}
 {{- if and (not $account.create) (not $account.name) -}}
 {{- fail "gateway.mcp.management.serviceAccount.name must name your account when serviceAccount.create is false" -}}
 {{- end -}}

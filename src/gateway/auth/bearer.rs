@@ -6,6 +6,12 @@ use axum::http::{HeaderMap, header::AUTHORIZATION};
 /// The longest token that is looked at, in bytes.
 const LONGEST: usize = 16 * 1024;
 
+/// Whether a request can carry this token.
+pub fn is_usable(token: &[u8]) -> bool {
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"-._~+/=".contains(b);
+    !token.is_empty() && token.len() <= LONGEST && token.iter().all(plain)
+}
+
 /// The bearer token of a request.
 ///
 /// # Errors
@@ -25,8 +31,7 @@ pub fn bearer(headers: &HeaderMap) -> Result<&str, HttpRefusal> {
         return refuse("the Authorization header has another scheme than Bearer");
     }
     let token = token.trim_matches(' ');
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~+/=".contains(&b);
-    if token.is_empty() || token.len() > LONGEST || !token.bytes().all(plain) {
+    if !is_usable(token.as_bytes()) {
         return refuse("the Authorization header carries no usable token");
     }
     Ok(token)

@@ -3,7 +3,7 @@
 //! Two may be valid, so that one can be rotated without a refused request. What hangs on a token
 //! that is valid no longer ends at once.
 
-use crate::domain::redact::Redactor;
+use crate::{domain::redact::Redactor, gateway::auth::is_usable};
 use arc_swap::ArcSwapOption;
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Bearer {
     /// Without a current one there is no route, whatever else there is.
     pub fn set(&self, current: Option<&[u8]>, previous: Option<&[u8]>) {
         let old = self.0.load_full();
-        let usable = |value: Option<&'_ [u8]>| value.map_or(0, |v| v.trim_ascii().len()) > 0;
+        let usable = |value: Option<&'_ [u8]>| value.is_some_and(|v| is_usable(v.trim_ascii()));
         let new = current.filter(|_| usable(current)).map(|current| {
             let previous = previous.filter(|_| usable(previous));
             let redactor = Redactor::new([Some(current), previous].into_iter().flatten());

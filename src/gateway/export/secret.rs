@@ -2,7 +2,7 @@
 //! with it. Reads no other Secret, and forgets what it read.
 
 use super::Bearer;
-use crate::process::health::Guard;
+use crate::{gateway::auth::is_usable, process::health::Guard};
 use futures::StreamExt as _;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
@@ -33,6 +33,12 @@ impl BearerSecret {
         let (current, previous) = (value(&self.key), value(&self.previous_key));
         if current.is_none_or(|v| v.trim_ascii().is_empty()) {
             tracing::warn!(secret = self.name, key = self.key, "no token: /v1/mcp does not exist");
+        } else if current.is_some_and(|v| !is_usable(v.trim_ascii())) {
+            tracing::warn!(
+                secret = self.name,
+                key = self.key,
+                "a token has letters, digits and -._~+/= only, at most 16 KiB: /v1/mcp does not exist"
+            );
         }
         bearer.set(current, previous);
         data.values_mut().for_each(|ByteString(value)| value.zeroize());

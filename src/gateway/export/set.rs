@@ -6,7 +6,12 @@
 
 use super::{Management, ManagementContext, ManagementError};
 use crate::{
-    domain::{canonical, gate::Permit, identity::SessionKey, reason::Reason},
+    domain::{
+        canonical,
+        gate::{self, Permit},
+        identity::SessionKey,
+        reason::Reason,
+    },
     gateway::{
         catalog::Catalog,
         handle,
@@ -113,6 +118,13 @@ impl ExportSet {
         }
         let snapshot = self.index.load();
         let Some(exported) = snapshot.exports().get(name) else { return Found::Nothing };
+        // what the ToolSet denies looks unknown, whether its server is there or not
+        let SessionKey { namespace, name: agent } = &exported.session;
+        let policies = snapshot.policies_of(namespace, agent);
+        let policy = policies.get(&exported.attachment).map(|p| &**p);
+        if gate::pass(policy, &exported.tool).is_err() && !self.serves(exported) {
+            return Found::Nothing;
+        }
         let Some(hosted) = self.hosted(exported).filter(|h| h.is_open()) else {
             return Found::Away(Reason::Rescheduling);
         };
@@ -122,6 +134,13 @@ impl ExportSet {
         };
         let server = server.handle.server.as_str().into();
         Found::Agent { hosted, server, tool: exported.tool.clone() }
+    }
+
+    /// Whether a call would find the server, so that its own gate answers and records.
+    fn serves(&self, exported: &Exported) -> bool {
+        self.hosted(exported).is_some_and(|hosted| {
+            hosted.is_open() && hosted.catalogs.load().server_of(&exported.attachment).is_some()
+        })
     }
 
     /// A place for one call of a management tool.
