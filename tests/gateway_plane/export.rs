@@ -242,7 +242,8 @@ async fn the_older_agent_keeps_a_name_and_the_list_agrees_with_the_call() {
     world.cluster.agent("team-a/younger", 11, json!({"exports": [export("shared", "other")]}));
     let own = async || names(&world, &session).await.split_off(MANAGEMENT.len());
     assert_eq!(own().await, ["mine", "shared"]);
-    world.cluster.agent("team-a/older", 9, json!({"exports": [export("shared", "other")]}));
+    let older = json!({"toolSets": allow_all(), "exports": [export("shared", "other")]});
+    world.cluster.agent("team-a/older", 9, older);
     assert_eq!(own().await, ["mine"], "the owner is not in service");
     let refused = call(&world, &session, "shared", json!({})).await;
     assert_eq!(refused["error"]["data"]["reason"], "Rescheduling", "{refused}");

@@ -61,7 +61,8 @@ impl Table {
         let world = open(&FakeManagement::answering(r#"{"content":[]}"#));
         coder(&world, &[export("coder_read", "read"), export("coder_write", "write")]);
         world.serving(&FakePeer::answering(r#"{"content":[]}"#), &["read", "write"]).await;
-        world.cluster.agent("team-a/away", 11, json!({"exports": [export("away_read", "read")]}));
+        let away = json!({"toolSets": allow_all(), "exports": [export("away_read", "read")]});
+        world.cluster.agent("team-a/away", 11, away);
         let session = begin(&world, BEARER).await;
         Self { world, session, text: HEAD.to_owned(), rows: vec![] }
     }
