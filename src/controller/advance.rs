@@ -3,7 +3,6 @@
 
 use super::{
     Context, Error, agent,
-    apply::ApplyError,
     attachment::View,
     build::pod::REVISION,
     events::transitions,
@@ -13,7 +12,7 @@ use super::{
     pods,
     queue::Outcome,
     seen::{Problem, Seen},
-    session::forget_if_gone,
+    session::after_write,
 };
 use crate::{
     api::{
@@ -22,7 +21,6 @@ use crate::{
         session::{FrozenEnvironment, Phase},
     },
     domain::{
-        identity::SessionKey,
         lifecycle::{Generation, Owner, PodFact, Situation, Step, generation_of, step},
         reason::Reason,
     },
@@ -114,7 +112,8 @@ pub async fn advance(
         });
         ctx.count_ignored(&seen.key, &next.ignored);
         let status = status(seen, plan, &session, &placement, &next, course);
-        session = write(ctx, &seen.key, session, &status).await?;
+        let written = ctx.apply.session_status(&session, &status).await;
+        session = after_write(ctx, &seen.key, session, written).await?;
         tell(ctx, seen, &before, &next);
         (progress.entries, progress.wake) = (next.entries.clone(), next.wake);
         let refusals = perform(ctx, seen, plan, &session, &next, &pods).await?;
@@ -145,27 +144,6 @@ fn facts(
         .map(|(n, pod)| (*n, pods::unguarded(pod, session_uid).unwrap_or_else(|| pods::fact(pod))))
         .collect();
     (pods, facts)
-}
-
-/// Writes the Session's status; when somebody else was faster, reads it for the next round.
-async fn write(
-    ctx: &Context,
-    key: &SessionKey,
-    session: Arc<Session>,
-    status: &SessionStatus,
-) -> Result<Arc<Session>, Error> {
-    match ctx.apply.session_status(&session, status).await {
-        Ok(Some(written)) => Ok(ctx.resolve.latest.sessions.put(key, written)),
-        Ok(None) => Ok(session),
-        Err(other @ (ApplyError::Conflict { .. } | ApplyError::Gone { .. })) => {
-            ctx.resolve.refresh_session(key).await?;
-            Err(other.into())
-        }
-        Err(problem) => {
-            forget_if_gone(ctx, key, &problem);
-            Err(problem.into())
-        }
-    }
 }
 
 /// The Session's status after a step.

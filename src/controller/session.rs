@@ -173,24 +173,26 @@ async fn hold(
     session: Arc<Session>,
     owners: &[OwnerReference],
 ) -> Result<Arc<Session>, Error> {
-    match ctx.apply.hold(&session, FINALIZER, owners).await {
-        Ok(Some(held)) => Ok(ctx.resolve.latest.sessions.put(key, held)),
+    let held = ctx.apply.hold(&session, FINALIZER, owners).await;
+    after_write(ctx, key, session, held).await
+}
+
+/// The Session after a write; none was needed where nothing was different. When somebody else was
+/// faster, it is read, or forgotten if it is gone, for the next round.
+pub async fn after_write(
+    ctx: &Context,
+    key: &SessionKey,
+    session: Arc<Session>,
+    written: Result<Option<Session>, ApplyError>,
+) -> Result<Arc<Session>, Error> {
+    match written {
+        Ok(Some(written)) => Ok(ctx.resolve.latest.sessions.put(key, written)),
         Ok(None) => Ok(session),
         Err(other @ (ApplyError::Conflict { .. } | ApplyError::Gone { .. })) => {
             ctx.resolve.refresh_session(key).await?;
             Err(other.into())
         }
-        Err(problem) => {
-            forget_if_gone(ctx, key, &problem);
-            Err(problem.into())
-        }
-    }
-}
-
-/// Forgets what we wrote of a Session that is gone.
-pub fn forget_if_gone(ctx: &Context, key: &SessionKey, problem: &ApplyError) {
-    if matches!(problem, ApplyError::Gone { .. }) {
-        ctx.resolve.latest.sessions.forget(key);
+        Err(problem) => Err(problem.into()),
     }
 }
 

@@ -118,29 +118,26 @@ impl ExportSet {
         }
         let snapshot = self.index.load();
         let Some(exported) = snapshot.exports().get(name) else { return Found::Nothing };
-        // what the ToolSet denies looks unknown, whether its server is there or not
-        let SessionKey { namespace, name: agent } = &exported.session;
-        let policies = snapshot.policies_of(namespace, agent);
-        let policy = policies.get(&exported.attachment).map(|p| &**p);
-        if gate::pass(policy, &exported.tool).is_err() && !self.serves(exported) {
-            return Found::Nothing;
-        }
+        // what the ToolSet denies looks unknown, whether its server is there or not; where it is,
+        // the Session's own gate says so
+        let away = |reason| {
+            let SessionKey { namespace, name: agent } = &exported.session;
+            let policies = snapshot.policies_of(namespace, agent);
+            let policy = policies.get(&exported.attachment).map(|p| &**p);
+            match gate::pass(policy, &exported.tool) {
+                Ok(_) => Found::Away(reason),
+                Err(_) => Found::Nothing,
+            }
+        };
         let Some(hosted) = self.hosted(exported).filter(|h| h.is_open()) else {
-            return Found::Away(Reason::Rescheduling);
+            return away(Reason::Rescheduling);
         };
         let catalog = hosted.catalogs.load();
         let Some(server) = catalog.server_of(&exported.attachment) else {
-            return Found::Away(Reason::NotServing);
+            return away(Reason::NotServing);
         };
         let server = server.handle.server.as_str().into();
         Found::Agent { hosted, server, tool: exported.tool.clone() }
-    }
-
-    /// Whether a call would find the server, so that its own gate answers and records.
-    fn serves(&self, exported: &Exported) -> bool {
-        self.hosted(exported).is_some_and(|hosted| {
-            hosted.is_open() && hosted.catalogs.load().server_of(&exported.attachment).is_some()
-        })
     }
 
     /// A place for one call of a management tool.

@@ -106,8 +106,7 @@ impl Spoken for List {
             if let Some(count) = tool_count {
                 let _ = write!(out, ", {count} tools");
             }
-            let ready = if health.ready { "Ready" } else { "not Ready" };
-            let _ = writeln!(out, ": {ready}, {}", line(&health.said(), 160));
+            let _ = writeln!(out, ": {}", health.row());
         }
         out + &self.page.text()
     }

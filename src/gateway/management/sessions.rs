@@ -107,8 +107,7 @@ impl Spoken for List {
             if let Some(attachments) = attachments {
                 let _ = write!(out, ", attachments {attachments}");
             }
-            let ready = if health.ready { "Ready" } else { "not Ready" };
-            let _ = writeln!(out, ": {ready}, {}", line(&health.said(), 160));
+            let _ = writeln!(out, ": {}", health.row());
         }
         out + &self.page.text()
     }

@@ -155,6 +155,12 @@ impl Health {
         }
     }
 
+    /// `Ready` or `not Ready`, and why, in the one line of a list.
+    pub fn row(&self) -> String {
+        let ready = if self.ready { "Ready" } else { "not Ready" };
+        format!("{ready}, {}", line(&self.said(), 160))
+    }
+
     /// `Ready` or `not Ready`, why, and what to do; lines.
     pub fn text(&self) -> String {
         let ready = if self.ready { "Ready" } else { "not Ready" };
