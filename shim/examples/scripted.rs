@@ -46,9 +46,10 @@ fn main() {
     let value = |name: &str| {
         args.iter().position(|arg| arg == name).map(|at| args[at + 1].clone()).unwrap_or_default()
     };
-    for n in 0..value("--banner").parse().unwrap_or(0) {
-        write(format!("Starting up, line {n}\n").as_bytes());
-    }
+    // in one piece, so that a link that is made meanwhile sees all of it or nothing
+    let banner =
+        (0..value("--banner").parse().unwrap_or(0)).map(|n| format!("Starting up, line {n}\n"));
+    write(banner.collect::<String>().as_bytes());
     notify(value("--notify").parse().unwrap_or(0));
     if !value("--stderr").is_empty() {
         eprintln!("{}", value("--stderr"));
