@@ -219,8 +219,9 @@ async fn install_probe(server: &Server, values: &[&str]) {
     }
 }
 
-/// The rights of this account in the test's namespace, of those that matter to the endpoint.
-async fn rights(server: &Server, account: &str) -> Vec<String> {
+/// The rights in this namespace of an account of the release, of those that matter to the
+/// endpoint.
+async fn rights(server: &Server, account: &str, namespace: &str) -> Vec<String> {
     let account = format!("system:serviceaccount:{}:{account}", server.namespace);
     let mut found = vec![];
     for resource in ["agents", "mcpattachments", "sessions"] {
@@ -238,7 +239,7 @@ async fn rights(server: &Server, account: &str) -> Vec<String> {
     }
     let mut held = vec![];
     for what in found {
-        if may(server, &account, &what, &server.namespace).await {
+        if may(server, &account, &what, namespace).await {
             assert!(!may(server, &account, &what, "default").await, "{what} elsewhere");
             held.push(what.replace("awaken.dev/", ""));
         }
@@ -260,15 +261,20 @@ async fn the_account_of_the_management_tools_holds_what_the_exported_ones_need(
     #[case] expected: &[&str],
 ) {
     let server = Server::new().await;
+    let managed = server.new_namespace().await;
     let values = [
         "gateway.mcp.bearerSecretRef.name=bearer",
         &format!("gateway.mcp.exports={exports}"),
-        &format!("gateway.mcp.management.namespaces={{{}}}", server.namespace),
+        &format!("gateway.mcp.management.namespaces={{{managed}}}"),
     ];
     install_probe(&server, &values).await;
     server
-        .until("the bindings are known", async || rights(&server, "probe-mcp").await == expected)
+        .until("the bindings are known", async || {
+            rights(&server, "probe-mcp", &managed).await == expected
+        })
         .await;
+    let at_home = rights(&server, "probe-mcp", &server.namespace).await;
+    assert_eq!(at_home, Vec::<String>::new(), "in the installation's own namespace");
 
     let gateway = format!("system:serviceaccount:{}:probe-gateway", server.namespace);
     for (what, expected) in [

@@ -53,10 +53,15 @@ impl Server {
         let client = Client::try_from(config).unwrap();
         let mut server = Self { client, namespace: String::new() };
         INSTALLED.get_or_init(|| server.install()).await;
-        let body = json!({"metadata": {"generateName": "apiserver-test-"}});
-        let made = server.post("/api/v1/namespaces", &body).await.ok();
-        server.namespace = made["metadata"]["name"].as_str().unwrap().to_owned();
+        server.namespace = server.new_namespace().await;
         server
+    }
+
+    /// The name of another namespace that nobody else uses.
+    pub async fn new_namespace(&self) -> String {
+        let body = json!({"metadata": {"generateName": "apiserver-test-"}});
+        let made = self.post("/api/v1/namespaces", &body).await.ok();
+        made["metadata"]["name"].as_str().unwrap().to_owned()
     }
 
     /// The administrator's own way to the API server.
