@@ -5,6 +5,8 @@
 
 #[path = "gateway_plane/calls.rs"]
 mod calls;
+#[path = "gateway_plane/coming.rs"]
+mod coming;
 #[path = "gateway_plane/export.rs"]
 mod export;
 #[path = "gateway_plane/export_calls.rs"]

@@ -137,7 +137,7 @@ impl World {
             let surface = Surface::new(name, shaken.listing);
             let redactor = Redactor::new(["a-secret-of-the-benchmark"]);
             let handle = Handle::new(&generation, peer, surface, redactor, Arc::new(Never));
-            hosted.catalogs.swap(&[Arc::new(handle)], &[]);
+            hosted.catalogs.swap(&[Arc::new(handle)], &[], vec![]);
             entries.push(generation);
         }
         hosted.set_open(true);

@@ -6,6 +6,8 @@ use sha2::{Digest as _, Sha256};
 
 /// The longest tool id that is handed to a client.
 pub const MAX_TOOL_ID: usize = 64;
+/// Hex digits at the end of a tool id that is not plain.
+const HASH: usize = 10;
 
 /// One generation of one attachment under one owner. Whoever acts on it checks it whole; its
 /// expiry is read from the host's Lease.
@@ -117,13 +119,20 @@ pub fn tool_id(server: &str, tool: &str) -> String {
         return id;
     }
     let digest = Fingerprint::new("tool-id").field(server).field(tool).finish();
-    let hash = &digest["sha256:".len()..][..10];
-    let safe: String = id
-        .chars()
+    let hash = &digest["sha256:".len()..][..HASH];
+    format!("{}-{hash}", shortened(&id))
+}
+
+/// How every tool id of a server begins. Not every id that begins so is one of that server.
+pub fn tool_id_start(server: &str) -> String {
+    shortened(&format!("mcp__{server}__"))
+}
+
+fn shortened(id: &str) -> String {
+    id.chars()
         .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' })
-        .take(MAX_TOOL_ID - hash.len() - 1)
-        .collect();
-    format!("{safe}-{hash}")
+        .take(MAX_TOOL_ID - HASH - 1)
+        .collect()
 }
 
 /// Whether the name can be a server's: it stands in tool ids, so `__` would be ambiguous.
@@ -174,6 +183,7 @@ mod tests {
         fn ids_fit_and_are_injective(a in "[a-z._-]{1,63}", x in ".{1,128}", b in "[a-z._-]{1,63}", y in ".{1,128}") {
             let (one, two) = (tool_id(&a, &x), tool_id(&b, &y));
             prop_assert!(one.len() <= MAX_TOOL_ID);
+            prop_assert!(one.starts_with(&tool_id_start(&a)));
             prop_assert!(one.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'-'));
             prop_assert_eq!((a, x) == (b, y), one == two);
         }

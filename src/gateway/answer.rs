@@ -12,6 +12,10 @@ use axum::{
 };
 use serde_json::json;
 
+/// When a caller may come again to what passes by itself, in seconds: `Retry-After`, and
+/// `data.retryAfter` of JSON-RPC errors.
+pub const RETRY_SECONDS: u16 = 1;
+
 /// A refused HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{status} {reason}: {message}")]
@@ -82,7 +86,7 @@ impl IntoResponse for HttpRefusal {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_SECONDS));
         }
         response
     }

@@ -5,6 +5,10 @@
 //! one for the next. Lists and calls read the same snapshot, so they cannot disagree. A name is
 //! looked up and never split.
 
+mod coming;
+
+pub use coming::{Coming, Expected};
+
 use super::handle::{Handle, Surface, Tool};
 use crate::{
     domain::{gate::ToolSet, redact::Redactor},
@@ -55,13 +59,15 @@ pub struct Catalog {
     servers: Vec<Server>,
     all: View,
     single: BTreeMap<String, View>,
+    coming: Vec<Coming>,
+    policies: Arc<Policies>,
     nothing: Arc<ToolList>,
 }
 
 impl Catalog {
     /// The catalog of these generations under these policies. At most one generation of each
     /// server counts: the newest.
-    pub fn build(published: &[Arc<Handle>], policies: &Policies) -> Self {
+    fn build(Inputs { published, policies, coming }: &Inputs) -> Self {
         let mut newest: BTreeMap<&str, &Arc<Handle>> = BTreeMap::new();
         for handle in published {
             let place = newest.entry(&handle.server).or_insert(handle);
@@ -86,7 +92,10 @@ impl Catalog {
             })
             .collect();
         let all = View::build(&servers, 0..servers.len(), |tool| (&tool.id, &tool.aggregated));
-        Self { servers, all, single, nothing: Arc::new(ToolList::new([])) }
+        let absent = |c: &&Coming| servers.iter().all(|s| s.handle.attachment != c.attachment);
+        let coming = coming.iter().filter(absent).cloned().collect();
+        let (policies, nothing) = (policies.clone(), Arc::new(ToolList::new([])));
+        Self { servers, all, single, coming, policies, nothing }
     }
 
     fn view(&self, server: Option<&str>) -> Option<&View> {
@@ -101,6 +110,16 @@ impl Catalog {
         let (server, tool) = *self.view(server)?.names.get(name)?;
         let server = &self.servers[server];
         Some(Found { server, tool: &server.surface.tools[tool] })
+    }
+
+    /// Of what server, that is not in service yet or again, a name is that leads to nothing.
+    pub fn expected<'a>(&'a self, server: Option<&str>, name: &'a str) -> Option<Expected<'a>> {
+        coming::expected(&self.coming, &self.policies, server, name)
+    }
+
+    /// Whether the server of an attachment is not in service yet or again, and comes.
+    pub fn awaits(&self, attachment: &str) -> bool {
+        self.coming.iter().any(|coming| coming.attachment == attachment)
     }
 
     /// The server of an attachment, if it is in service.
@@ -160,17 +179,15 @@ pub struct Catalogs {
 struct Inputs {
     published: Vec<Arc<Handle>>,
     policies: Arc<Policies>,
+    coming: Vec<Coming>,
 }
 
 impl Catalogs {
     /// An empty catalog under the policies.
     pub fn new(policies: Arc<Policies>) -> Self {
-        let empty = Catalog::build(&[], &policies);
-        Self {
-            inputs: Mutex::new(Inputs { published: vec![], policies }),
-            current: ArcSwap::from_pointee(empty),
-            version: watch::Sender::new(0),
-        }
+        let inputs = Inputs { published: vec![], policies, coming: vec![] };
+        let current = ArcSwap::from_pointee(Catalog::build(&inputs));
+        Self { inputs: Mutex::new(inputs), current, version: watch::Sender::new(0) }
     }
 
     /// The catalog as it is now.
@@ -178,9 +195,10 @@ impl Catalogs {
         self.current.load_full()
     }
 
-    /// Puts generations in and takes others out, in one step.
-    pub fn swap(&self, put: &[Arc<Handle>], take: &[i64]) {
+    /// Puts generations in, takes others out, and says what else comes, in one step.
+    pub fn swap(&self, put: &[Arc<Handle>], take: &[i64], coming: Vec<Coming>) {
         self.change(|inputs| {
+            inputs.coming = coming;
             inputs.published.retain(|h| {
                 !take.contains(&h.generation) && put.iter().all(|p| p.generation != h.generation)
             });
@@ -198,6 +216,17 @@ impl Catalogs {
         self.change(|_| ());
     }
 
+    /// What is not in service yet or again, and comes. No list is another by that.
+    pub fn set_coming(&self, coming: Vec<Coming>) {
+        let mut inputs = self.inputs.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &inputs.coming;
+        if known.len() == coming.len() && known.iter().zip(&coming).all(|(a, b)| a.same(b)) {
+            return;
+        }
+        inputs.coming = coming;
+        self.current.store(Arc::new(Catalog::build(&inputs)));
+    }
+
     /// Counts up after each change.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
@@ -206,7 +235,7 @@ impl Catalogs {
     fn change(&self, change: impl FnOnce(&mut Inputs)) {
         let mut inputs = self.inputs.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut inputs);
-        self.current.store(Arc::new(Catalog::build(&inputs.published, &inputs.policies)));
+        self.current.store(Arc::new(Catalog::build(&inputs)));
         self.version.send_modify(|version| *version += 1);
     }
 }

@@ -276,17 +276,24 @@ impl Host {
     /// Puts in and takes out in one step, and answers for what was put in.
     fn swap(&mut self, key: &SessionKey, put: &[Arc<super::handle::Handle>], take: &[i64]) {
         let Some(post) = self.posts.get_mut(key) else { return };
-        if !put.is_empty() || !take.is_empty() {
-            post.hosted.catalogs.swap(put, take);
+        let units = put.iter().map(|h| h.generation);
+        for n in units.clone() {
+            if let Some(unit) = post.units.get_mut(&n) {
+                unit.published = true;
+            }
         }
-        for n in put.iter().map(|h| h.generation) {
-            let Some(unit) = post.units.get_mut(&n) else { continue };
-            unit.published = true;
+        let coming = post.coming();
+        if put.is_empty() && take.is_empty() {
+            post.hosted.catalogs.set_coming(coming);
+        } else {
+            post.hosted.catalogs.swap(put, take, coming);
+        }
+        for n in units {
+            let Some(unit) = post.units.get(&n) else { continue };
             let evidence = unit.evidence.clone();
             post.answer(n, Verdict::Done, evidence, None, self.parts.clock.now());
             self.tasks.spawn(record::lifecycle(&self.parts, post, n, "published"));
         }
-        post.settle();
     }
 
     fn news(&mut self, key: &SessionKey, n: i64, news: News) {
@@ -295,7 +302,10 @@ impl Host {
         match news {
             News::Taken => {
                 post.taken = true;
+                let hosted = post.hosted.clone();
                 self.act(key);
+                // nobody waits for a server that does not come up: calls of it are told so
+                hosted.set_open(!hosted.left().is_cancelled());
             }
             News::Failed { fingerprint, failure, last } => {
                 let Some(unit) = post.doing(n, &fingerprint) else { return };
@@ -308,7 +318,6 @@ impl Host {
                 if last || unit.kind() == Some(StageKind::Realize) {
                     post.answer(n, Verdict::Failed, Evidence::default(), Some(&failure), now);
                 }
-                post.settle();
             }
             News::Proven { fingerprint, realized, ears } => {
                 let Some(unit) = post.doing(n, &fingerprint) else {
@@ -373,11 +382,11 @@ impl Host {
         unit.lost = Some(failure.clone());
         if std::mem::take(&mut unit.published) {
             let evidence = unit.evidence.clone();
-            post.hosted.catalogs.swap(&[], &[n]);
+            let coming = post.coming();
+            post.hosted.catalogs.swap(&[], &[n], coming);
             post.answer(n, Verdict::Lost, evidence, Some(&failure), self.parts.clock.now());
             self.tasks.spawn(record::lifecycle(&self.parts, post, n, "lost"));
         }
-        post.settle();
     }
 
     fn notice(&mut self, key: &SessionKey, n: i64, note: Note) {

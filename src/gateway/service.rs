@@ -2,12 +2,13 @@
 //! nothing: the list is the catalog's, the call is `call`'s.
 
 use super::{
+    answer::RETRY_SECONDS,
     auth::{Auth, Caller, Right},
     call::{Call, Calls, Ground, Refusal, Reply},
     hosted::Hosted,
 };
 use crate::{
-    domain::identity::SessionKey,
+    domain::{identity::SessionKey, reason::Reason},
     mcp::{
         Answer,
         server::{Refused, ServerInfo, Service, ToolCall, ToolList},
@@ -126,7 +127,11 @@ pub(super) fn answer(reply: Reply) -> Answer {
         Reply::Result(result) => Answer::Result(result),
         Reply::Error(error) => Answer::Error(error),
         Reply::Refused(Refusal { code, reason, message }) => {
-            Answer::Error(RpcError::because(reason, code, message).to_json())
+            let error = RpcError::because(reason, code, message);
+            // passes by itself: when to come again
+            let passes = matches!(reason, Reason::Rescheduling | Reason::NotServing);
+            let error = if passes { error.with("retryAfter", RETRY_SECONDS) } else { error };
+            Answer::Error(error.to_json())
         }
     }
 }

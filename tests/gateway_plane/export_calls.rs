@@ -122,12 +122,22 @@ async fn what_is_not_in_service_says_so_and_is_on_record_here() {
     })
     .await;
     let refused = call(&world, &session, "x", json!({})).await;
+    assert_eq!(refused["error"]["data"]["reason"], "Rescheduling", "{refused}");
+    assert_eq!(refused["error"]["data"]["retryAfter"], 1);
+    world.place(1, &[]);
+    until("the attachment to be forgotten", || {
+        let hosted = world.sessions.get(&key())?;
+        (!hosted.catalogs.load().awaits("files")).then_some(())
+    })
+    .await;
+    let refused = call(&world, &session, "x", json!({})).await;
     assert_eq!(refused["error"]["data"]["reason"], "NotServing", "{refused}");
     let seen: Vec<_> = entries(&world).iter().map(|e| (e.kind, e.reason, e.tool.clone())).collect();
     let tool = Some("x".to_owned());
     assert_eq!(
         seen,
         [
+            (Kind::Refusal, Some(Reason::Rescheduling), tool.clone()),
             (Kind::Refusal, Some(Reason::Rescheduling), tool.clone()),
             (Kind::Refusal, Some(Reason::NotServing), tool)
         ]

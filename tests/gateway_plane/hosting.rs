@@ -336,7 +336,7 @@ async fn a_conflict_is_read_again_and_written() {
 }
 
 #[tokio::test]
-async fn a_take_over_ends_open_calls_first_and_answers_503_until_published() {
+async fn a_take_over_ends_open_calls_first_and_answers_503_until_then() {
     let journal = Memory::new();
     let at = Timestamp::UNIX_EPOCH;
     let intent = Written {
@@ -348,6 +348,7 @@ async fn a_take_over_ends_open_calls_first_and_answers_503_until_published() {
     };
     journal.raise_epoch(&chain(), 1).await.unwrap();
     journal.append(&chain(), 1, intent).await.unwrap();
+    journal.break_with(Some("not mounted"));
 
     let world = World::with(journal, "inc-2");
     world.cluster.policy(allow_all());
@@ -356,7 +357,8 @@ async fn a_take_over_ends_open_calls_first_and_answers_503_until_published() {
     world.place(2, &[entry(1, "files", State::Active)]);
     let reply = world.send(post(MCP, TOKEN, None, "{}")).await;
     assert_eq!((reply.status.as_u16(), &*reply.reason()), (503, "Rescheduling"));
-    assert!(reply.headers.contains_key("retry-after"));
+    assert_eq!(reply.headers["retry-after"], "1");
+    world.journal.break_with(None);
     world.published(1).await;
     let session = world.open(MCP).await;
     assert_eq!(world.tools(&session).await, ["mcp__files__read"]);

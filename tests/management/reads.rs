@@ -215,7 +215,7 @@ fn serve(desk: &Desk, name: &str, attachment: &str, uid: &str, tools: &[String])
     let surface = Surface::new(attachment, listing);
     let peer = Arc::new(Mute(watch::Sender::new(None)));
     let handle = Handle::new(&generation, peer, surface, Redactor::default(), Arc::new(Never));
-    hosted.catalogs.swap(&[Arc::new(handle)], &[]);
+    hosted.catalogs.swap(&[Arc::new(handle)], &[], vec![]);
     desk.sessions.put(Arc::new(hosted));
 }
 

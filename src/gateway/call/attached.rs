@@ -79,9 +79,9 @@ fn admit(call: &Call) -> Result<(Attached<'_>, Question), Refused> {
     // a draining generation left the catalog before it began to refuse: look again
     for _ in 0..3 {
         let catalog: Arc<Catalog> = call.hosted.catalogs.load();
-        let found = catalog
-            .find(call.server.as_deref(), &call.tool)
-            .ok_or_else(|| Refused::unknown(call.shown()))?;
+        let Some(found) = catalog.find(call.server.as_deref(), &call.tool) else {
+            return Err(nothing(call, &catalog));
+        };
         let permit = gate::pass(found.server.policy.as_deref(), &found.tool.name)
             .map_err(|rule| Refused::denied(call.shown(), Some(&found), rule))?;
         let question = Question::read(call.arguments.as_ref(), &found.server.handle.redactor())
@@ -96,6 +96,18 @@ fn admit(call: &Call) -> Result<(Attached<'_>, Question), Refused> {
         }
     }
     Err(Refused::leaving(&call.hosted.label))
+}
+
+/// A name that leads to nothing is unknown, unless it is one of a server that comes and the policy
+/// as it is now lets its call pass.
+fn nothing(call: &Call, catalog: &Catalog) -> Refused {
+    let Some(expected) = catalog.expected(call.server.as_deref(), &call.tool) else {
+        return Refused::unknown(call.shown());
+    };
+    match gate::pass(expected.policy, expected.tool) {
+        Ok(_) => Refused::coming(&expected, call.shown()),
+        Err(rule) => Refused::denied(call.shown(), None, rule),
+    }
 }
 
 impl Errand for Attached<'_> {

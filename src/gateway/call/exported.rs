@@ -3,8 +3,9 @@
 //! start of the gateway.
 
 use super::{
-    Call, Calls, Errand, Ground, INTERNAL, Question, Refusal, Reply, outcome::Ending,
-    refusal::Refused,
+    Call, Calls, Errand, Ground, Question, Reply,
+    outcome::Ending,
+    refusal::{self, Refused},
 };
 use crate::{
     domain::{
@@ -81,10 +82,7 @@ impl Calls {
                 Ok((errand, question)) => return self.carry_out(&errand, question).await,
                 Err(refused) => refused,
             },
-            Found::Away(reason) => {
-                let message = format!("{}: its server is not in service at the moment", call.tool);
-                Refused::new(Refusal::new(INTERNAL, reason, message))
-            }
+            Found::Away(reason) => Refused::new(refusal::away(reason, &call.tool)),
             // on record it makes a difference whether the installation has such a tool
             Found::Nothing if MANAGEMENT_TOOLS.contains(&&*call.tool) => {
                 Refused::denied(&call.tool, None, "exports".to_owned())

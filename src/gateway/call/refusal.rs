@@ -4,7 +4,7 @@
 use super::{INTERNAL, INVALID_PARAMS, Refusal};
 use crate::{
     domain::{canonical::JsonProblem, reason::Reason},
-    gateway::catalog::Found,
+    gateway::catalog::{Expected, Found},
     journal::AppendError,
 };
 
@@ -46,6 +46,13 @@ impl Refused {
         Self { reason: Reason::Denied, rule: Some(rule), ..refused }
     }
 
+    /// Its server is not in service yet, or again, and comes.
+    pub fn coming(expected: &Expected<'_>, shown: &str) -> Self {
+        let coming = expected.coming;
+        let server = Some((coming.attachment.clone(), coming.generation));
+        Self { server, ..Self::new(away(Reason::Rescheduling, shown)) }
+    }
+
     /// Its generation takes no call and has no successor here.
     pub fn leaving(session: &str) -> Self {
         let message = format!("{session} is not served here any more");
@@ -74,6 +81,12 @@ impl Refused {
     }
 }
 
+/// Its server is not in service at the moment.
+pub fn away(reason: Reason, tool: &str) -> Refusal {
+    let message = format!("{}: its server is not in service at the moment", short(tool));
+    Refusal::new(INTERNAL, reason, message)
+}
+
 fn too_many(limit: i64) -> Refusal {
     let message = format!("{limit} calls are in flight, as many as allowed");
     Refusal::new(INTERNAL, Reason::TooManyCalls, message)
@@ -89,8 +102,11 @@ fn unusable(problem: &JsonProblem) -> Refusal {
 
 /// The same words for a tool that is not there and for one that is denied.
 fn unknown(tool: &str) -> Refusal {
-    let shown: String = tool.chars().take(128).collect();
-    Refusal::new(INVALID_PARAMS, Reason::UnknownTool, format!("Unknown tool: {shown}"))
+    Refusal::new(INVALID_PARAMS, Reason::UnknownTool, format!("Unknown tool: {}", short(tool)))
+}
+
+fn short(tool: &str) -> String {
+    tool.chars().take(128).collect()
 }
 
 /// Nothing was sent, since it could not be recorded.

@@ -134,7 +134,10 @@ impl ExportSet {
         };
         let catalog = hosted.catalogs.load();
         let Some(server) = catalog.server_of(&exported.attachment) else {
-            return away(Reason::NotServing);
+            return away(match catalog.awaits(&exported.attachment) {
+                true => Reason::Rescheduling,
+                false => Reason::NotServing,
+            });
         };
         let server = server.handle.server.as_str().into();
         Found::Agent { hosted, server, tool: exported.tool.clone() }

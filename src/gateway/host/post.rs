@@ -5,19 +5,19 @@ use crate::{
     api::condition::bounded,
     domain::{
         identity::SessionKey,
-        lifecycle::{Evidence, Generation, Receipt, Stage, StageKind, State, Verdict},
+        lifecycle::{
+            Evidence, Generation, Receipt, Stage, StageKind, State, Verdict, retry::is_lost,
+        },
     },
     gateway::{
-        handle::Handle,
+        catalog::Coming,
+        handle::{Handle, Surface},
         hosted::Hosted,
         index::{Seat, SessionView},
     },
 };
 use jiff::Timestamp;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
 /// Which post news is about. A Session of the same name that came later is another, and its epochs
@@ -42,9 +42,8 @@ pub struct Post {
     pub seat: Seat,
     /// Whether the epoch is raised and open calls are ended.
     pub taken: bool,
-    /// Generations that were Active before the take-over and are not yet published or given up:
-    /// until then requests are answered 503.
-    pub awaiting: BTreeSet<i64>,
+    /// Of each attachment, by uid, the tools that its server had when it was last in service here.
+    held: BTreeMap<String, Arc<Surface>>,
     /// The generations.
     pub units: BTreeMap<i64, Unit>,
     /// The receipts.
@@ -72,11 +71,10 @@ pub struct Unit {
 }
 
 impl Post {
-    /// A Session that was just placed here. What is Active in it was so before.
+    /// A Session that was just placed here.
     pub fn new(hosted: Arc<Hosted>, view: Arc<SessionView>, seat: Seat) -> Self {
-        let active = view.generations.iter().filter(|g| g.state == State::Active);
         Self {
-            awaiting: active.map(|g| g.generation).collect(),
+            held: BTreeMap::new(),
             hosted,
             seat,
             taken: false,
@@ -164,16 +162,40 @@ impl Post {
         self.outbox.put(receipt(stage, verdict, evidence, why, at));
     }
 
-    /// Requests come in once nothing is awaited any more.
-    pub fn settle(&mut self) {
-        let view = &self.view;
-        let units = &self.units;
-        self.awaiting.retain(|n| {
-            let active =
-                view.generations.iter().any(|g| g.generation == *n && g.state == State::Active);
-            active && units.get(n).is_none_or(|u| !u.published && u.lost.is_none())
-        });
-        self.hosted.set_open(self.taken && self.awaiting.is_empty());
+    /// The servers that are not in service here, and will be: what is Active, what was lost and
+    /// comes again, and what comes in place of what was in service here.
+    pub fn coming(&mut self) -> Vec<Coming> {
+        for unit in self.units.values() {
+            if let (Some(handle), true) = (&unit.handle, unit.published || unit.lost.is_some()) {
+                self.held.insert(unit.generation.attachment_uid.clone(), handle.surface());
+            }
+        }
+        let all = &self.view.generations;
+        self.held.retain(|uid, _| all.iter().any(|g| g.attachment_uid == *uid));
+        let serves = |uid: &str| {
+            self.units.values().any(|u| u.published && u.generation.attachment_uid == uid)
+        };
+        let comes = |g: &Generation| match g.state {
+            State::Active => true,
+            State::Draining => is_lost(g),
+            State::Requested | State::Realizing | State::Failed => {
+                self.held.contains_key(&g.attachment_uid)
+            }
+        };
+        let mut coming: BTreeMap<&str, Coming> = BTreeMap::new();
+        for g in all.iter().filter(|g| comes(g) && !serves(&g.attachment_uid)) {
+            let newest = Coming {
+                attachment: g.attachment.clone(),
+                server: g.server.clone(),
+                generation: g.generation,
+                surface: self.held.get(&g.attachment_uid).cloned(),
+            };
+            let place = coming.entry(&g.attachment_uid).or_insert_with(|| newest.clone());
+            if place.generation < g.generation {
+                *place = newest;
+            }
+        }
+        coming.into_values().collect()
     }
 }
 
