@@ -118,7 +118,7 @@ reasons! {
     StartupTimeout, Permanent, "The generation was not proven before its startup deadline.", "Read the message for what it waited for; raise limits.startupTimeout if it is only slow.";
     LinkRefused, Retryable, "The Session pod refused the gateway's link.", "";
     // hosts
-    Rescheduling, Normal, "The Session has no live host at the moment.", "";
+    Rescheduling, Normal, "The Session, or the server of the tool that is called, is on its way back into service.", "Try again after Retry-After; a JSON-RPC error has the seconds in data.retryAfter.";
     NoGateway, Waiting, "No gateway is alive.", "Look at the gateway's Deployment.";
     HostLost, Normal, "The gateway that owned the generation is gone.", "";
     ServerLost, Retryable, "A server that was in service is gone.", "";
@@ -136,7 +136,7 @@ reasons! {
     RepeatedKey, Refusal, "An object in the request names one key twice.", "Send each key once.";
     BatchRefused, Refusal, "Batches are not taken.", "Send one message a request.";
     DuplicateRequestId, Refusal, "A request with this id is still in flight in this MCP session.", "Use another id.";
-    MessageTooLarge, Refusal, "A message is over the limit.", "Send or ask for less, or raise limits.maxMessageBytes.";
+    MessageTooLarge, Permanent, "A message is over the limit.", "Send or ask for less, or raise limits.maxMessageBytes.";
     TooManyCalls, Refusal, "As many calls as allowed are in flight.", "Try again later, or raise limits.maxConcurrentCalls.";
     TooManySessions, Refusal, "The caller has as many MCP sessions as allowed.", "End some with DELETE.";
     CallTimeout, Refusal, "The server did not answer within callTimeout.", "Raise limits.callTimeout if the tool is only slow.";

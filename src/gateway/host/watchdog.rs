@@ -181,7 +181,9 @@ async fn relist(
                 "the server's changed list cannot be read; the old one stays");
             let Failure { reason, message } = failure;
             match reason {
-                Reason::InvalidToolList => vec![Sign::Noticed(Note { reason, message })],
+                Reason::InvalidToolList | Reason::MessageTooLarge => {
+                    vec![Sign::Noticed(Note { reason, message })]
+                }
                 _ => vec![],
             }
         }

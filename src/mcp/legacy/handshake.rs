@@ -81,7 +81,7 @@ impl HandshakeError {
                 _ => Reason::NotAnMcpServer,
             },
             PeerError::NotMcp(_) => Reason::NotAnMcpServer,
-            PeerError::TooLarge { .. } => Reason::InvalidToolList,
+            PeerError::TooLarge { .. } => Reason::MessageTooLarge,
             PeerError::TimedOut(_) | PeerError::Cancelled => Reason::HandshakeTimeout,
             // whatever its code: what the shim tells of did run
             PeerError::Exited { .. } => Reason::ServerExited,

@@ -227,7 +227,7 @@ fn exited(code: i32) -> PeerError {
 #[case(status(503), Reason::ServerUnavailable)]
 #[case(status(302), Reason::Redirected)]
 #[case(PeerError::NotMcp("html".into()), Reason::NotAnMcpServer)]
-#[case(PeerError::TooLarge { sent: Sent::Maybe, limit: 5 }, Reason::InvalidToolList)]
+#[case(PeerError::TooLarge { sent: Sent::Maybe, limit: 5 }, Reason::MessageTooLarge)]
 #[case(PeerError::TimedOut(SECOND), Reason::HandshakeTimeout)]
 #[case(exited(1), Reason::ServerExited)]
 #[case(exited(127), Reason::ServerExited)]
