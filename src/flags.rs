@@ -152,6 +152,10 @@ pub struct GatewayFlags {
     /// The longest request body, in bytes.
     #[arg(long, default_value_t = 16 * 1024 * 1024)]
     pub max_body_bytes: usize,
+    /// Connections of clients at one time; one over it is closed at once. At most three quarters of
+    /// the files that the process may open.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_connections: u32,
     /// Seconds between two comments on a silent stream, so that nothing on the way takes it for dead.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=300))]
     pub sse_keep_alive_seconds: u64,
@@ -290,6 +294,7 @@ impl GatewayFlags {
             denied_networks: self.denied_networks,
             allowed_networks: self.allowed_networks,
             max_body: self.max_body_bytes,
+            max_connections: usize::try_from(self.max_connections).unwrap_or(usize::MAX),
             keep_alive: Duration::from_secs(self.sse_keep_alive_seconds),
             grace: Duration::from_secs(self.grace_seconds),
             fenced_by_volume: self.fenced_by_volume,

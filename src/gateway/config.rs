@@ -43,6 +43,9 @@ pub struct Config {
     pub api_server: Vec<IpAddr>,
     /// The longest body, in bytes. Default 16 MiB.
     pub max_body: usize,
+    /// Connections of clients at one time; one over it is closed at once. Default 10,000, and at
+    /// most three quarters of the files that the process may open.
+    pub max_connections: usize,
     /// Between two comments on a silent stream. Default 15 s.
     pub keep_alive: Duration,
     /// MCP sessions of one subject. Default 64.
@@ -96,6 +99,7 @@ impl Default for Config {
             allowed_networks: vec![],
             api_server: vec![],
             max_body: store.max_body,
+            max_connections: 10_000,
             keep_alive: store.keep_alive,
             sessions_per_subject: store.sessions_per_subject,
             session_idle: store.idle,

@@ -1,6 +1,9 @@
 //! What the gateway counts. Labels are words of closed lists; no names of users or tools.
 
-use crate::{domain::reason::Reason, process::metrics::Metrics};
+use crate::{
+    domain::reason::Reason,
+    process::{listen::Meter, metrics::Metrics},
+};
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder},
     metrics::{
@@ -57,6 +60,8 @@ pub struct GatewayMetrics {
     pub receipts: Counter,
     /// Objects that cannot be read.
     pub unreadable: Gauge,
+    /// Connections of clients.
+    pub clients: Meter,
 }
 
 impl GatewayMetrics {
@@ -94,6 +99,18 @@ impl GatewayMetrics {
                 "Objects that cannot be read at present",
                 Gauge::default(),
             ),
+            clients: Meter {
+                open: new.register(
+                    "gateway_connections",
+                    "Connections of clients",
+                    Gauge::default(),
+                ),
+                refused: new.register(
+                    "gateway_connections_refused",
+                    "Connections closed at once because there were too many",
+                    Counter::default(),
+                ),
+            },
         }
     }
 

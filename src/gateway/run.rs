@@ -22,10 +22,10 @@ use crate::{
         clock::SystemClock,
         health::{Guard, Readiness},
         lease::{self, Keeper, LeaseError},
+        listen::{self, Limits},
         metrics::Metrics,
     },
 };
-use axum::serve::ListenerExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
 use std::{
@@ -73,9 +73,6 @@ pub enum GatewayError {
     /// The Lease is lost: another start must take over.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// The HTTP server failed.
-    #[error("the HTTP server failed: {0}")]
-    Http(std::io::Error),
     /// No randomness for keys and ids.
     #[error("the machine gives no randomness")]
     NoRandomness,
@@ -211,7 +208,10 @@ pub async fn run(
         sweeping.store.sweep(stopped).await;
         Ok("sweep")
     });
-    tasks.spawn(serve(listener, gateway.clone(), stop_serving.clone()));
+    let limits = Limits::new(listen::room(config.max_connections));
+    let (routes, meter) = (router(gateway.clone()), metrics.clients.clone());
+    let serving = listen::serve(listener, routes, limits, meter, stop_serving.clone());
+    tasks.spawn(named("http", serving));
 
     let mut result = tokio::select! {
         () = stop.cancelled() => Ok(()),
@@ -272,20 +272,6 @@ fn ended_with(joined: Joined) -> GatewayError {
         Ok(name) => GatewayError::Ended(name),
         Err(error) => error,
     }
-}
-
-async fn serve(
-    listener: TcpListener,
-    gateway: Arc<Gateway>,
-    stop: CancellationToken,
-) -> Result<&'static str, GatewayError> {
-    // without it the last packet of an answer waits for the client's acknowledgement
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    axum::serve(listener, router(gateway))
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await
-        .map_err(GatewayError::Http)?;
-    Ok("http")
 }
 
 /// Holds the gateway's Lease. When it cannot be renewed, everything is taken out of service before

@@ -4,6 +4,7 @@ use crate::mcp::wire::{Id, IdScan};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::Body;
+use std::time::Duration;
 
 /// So much is set aside at once for a body that says its length.
 const ROOM: u64 = 1 << 20;
@@ -15,23 +16,31 @@ pub(super) enum BodyError {
     TooLarge(Option<Id>),
     /// It broke off.
     Broken,
+    /// Its next piece did not come within the time for it.
+    Silent,
 }
 
 /// Reads a body of up to `limit` bytes. One over the limit is read on, and thrown away, up to
-/// `skip` bytes: read to its end the connection stays, and its id may be found.
+/// `skip` bytes: read to its end the connection stays, and its id may be found. Each
+/// piece of it comes within `silence` of the one before.
 ///
 /// # Errors
-/// A body over the limit, or one that broke off.
-pub(super) async fn read<B>(mut body: B, limit: usize, skip: u64) -> Result<Bytes, BodyError>
+/// A body over the limit, one that broke off, or one that is silent.
+pub(super) async fn read<B>(
+    mut body: B,
+    limit: usize,
+    skip: u64,
+    silence: Duration,
+) -> Result<Bytes, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     let announced = body.size_hint().lower();
-    let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
+    let Some(first) = next(&mut body, silence).await? else { return Ok(Bytes::new()) };
     if first.len() > limit || announced > limit as u64 {
-        return Err(skip_rest(body, &first, skip).await);
+        return Err(skip_rest(body, &first, skip, silence).await);
     }
-    let Some(second) = next(&mut body).await? else { return Ok(first) };
+    let Some(second) = next(&mut body, silence).await? else { return Ok(first) };
     let room = announced.min(ROOM) as usize;
     let mut whole = BytesMut::with_capacity(room.max(first.len() + second.len()));
     whole.extend_from_slice(&first);
@@ -39,37 +48,38 @@ where
     loop {
         if whole.len() + piece.len() > limit {
             whole.extend_from_slice(&piece);
-            return Err(skip_rest(body, &whole, skip).await);
+            return Err(skip_rest(body, &whole, skip, silence).await);
         }
         whole.extend_from_slice(&piece);
-        match next(&mut body).await? {
+        match next(&mut body, silence).await? {
             Some(next) => piece = next,
             None => return Ok(whole.freeze()),
         }
     }
 }
 
-async fn next<B>(body: &mut B) -> Result<Option<Bytes>, BodyError>
+async fn next<B>(body: &mut B, silence: Duration) -> Result<Option<Bytes>, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    while let Some(frame) = body.frame().await {
+    loop {
+        let frame = tokio::time::timeout(silence, body.frame()).await;
+        let Some(frame) = frame.map_err(|_| BodyError::Silent)? else { return Ok(None) };
         match frame.map_err(|_| BodyError::Broken)?.into_data() {
             Ok(data) if !data.is_empty() => return Ok(Some(data)),
             _ => {}
         }
     }
-    Ok(None)
 }
 
-async fn skip_rest<B>(mut body: B, start: &[u8], skip: u64) -> BodyError
+async fn skip_rest<B>(mut body: B, start: &[u8], skip: u64, silence: Duration) -> BodyError
 where
     B: Body<Data = Bytes> + Unpin,
 {
     let (mut scan, mut read) = (IdScan::default(), start.len() as u64);
     scan.push(start);
     while read <= skip {
-        match next(&mut body).await {
+        match next(&mut body, silence).await {
             Ok(Some(piece)) => {
                 read += piece.len() as u64;
                 scan.push(&piece);
@@ -85,8 +95,12 @@ where
 mod tests {
     use super::*;
     use axum::body::Body;
-    use futures::stream;
+    use futures::{StreamExt as _, stream};
     use std::convert::Infallible;
+
+    async fn read(body: Body, limit: usize, skip: u64) -> Result<Bytes, BodyError> {
+        super::read(body, limit, skip, Duration::from_secs(30)).await
+    }
 
     fn pieces(pieces: &[&str]) -> Body {
         let pieces: Vec<Result<_, Infallible>> =
@@ -106,6 +120,20 @@ mod tests {
         assert_eq!(read(pieces(&["ab", "", "cd", "e"]), 5, 0).await.unwrap(), "abcde");
         assert_eq!(read(pieces(&[]), 5, 0).await.unwrap(), "");
         assert_eq!(read(pieces(&["ab", "cd", "e"]), 4, 0).await, Err(BodyError::TooLarge(None)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_may_be_slow_but_not_silent() {
+        let pieces = |second: u64| {
+            let pieces = stream::iter([("a", 29), ("b", second), ("c", 29)]);
+            Body::from_stream(pieces.then(|(piece, after)| async move {
+                tokio::time::sleep(Duration::from_secs(after)).await;
+                Ok::<_, Infallible>(Bytes::from_static(piece.as_bytes()))
+            }))
+        };
+        assert_eq!(read(pieces(29), 5, 0).await.unwrap(), "abc");
+        assert_eq!(read(pieces(31), 5, 0).await, Err(BodyError::Silent));
+        assert_eq!(read(pieces(31), 0, 80).await, Err(BodyError::Silent), "over the limit too");
     }
 
     #[tokio::test]

@@ -3,7 +3,10 @@
 //! Readiness is a set of named guards: a part that must come up takes one at the start and drops
 //! it when it is up. The program is ready when none is held; `/readyz` names those that are.
 
-use super::metrics::Metrics;
+use super::{
+    listen::{self, Limits, Meter},
+    metrics::Metrics,
+};
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use std::{
     collections::BTreeMap,
@@ -69,6 +72,9 @@ async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, String) {
     }
 }
 
+/// Connections at one time: the kubelet's, and some that scrape.
+const CONNECTIONS: usize = 256;
+
 /// Serves the router until `stop`.
 ///
 /// # Errors
@@ -79,7 +85,8 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::bind(address).await?;
-    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+    listen::serve(listener, router, Limits::new(CONNECTIONS), Meter::default(), stop).await;
+    Ok(())
 }
 
 #[cfg(test)]

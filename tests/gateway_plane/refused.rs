@@ -241,6 +241,12 @@ async fn bodies(table: &mut Table) {
     );
     let big = table.say(&big);
     table.refused("a body over `gateway.maxBodyBytes`", big).await;
+    let mut silent = table.say("");
+    let nothing = futures::stream::pending::<Result<Vec<u8>, std::io::Error>>();
+    *silent.body_mut() = Body::from_stream(nothing);
+    tokio::time::pause();
+    table.refused("a body of which nothing comes for 30 s", silent).await;
+    tokio::time::resume();
     let others = ["resources/list", "prompts/list", "sampling/createMessage", "tasks/get"];
     for method in others {
         let said = table.say(&message(1, method, json!({})));

@@ -45,9 +45,9 @@ impl Reading<'_> {
 
     async fn json(&self, body: Incoming) -> Result<Answer, PeerError> {
         let limit = self.peer.target.limit;
-        let bytes = body::read(body, limit, 0).await.map_err(|e| match e {
+        let bytes = body::read(body, limit, 0, Duration::MAX).await.map_err(|e| match e {
             BodyError::TooLarge(_) => PeerError::TooLarge { sent: Sent::Maybe, limit },
-            BodyError::Broken => broken("the answer broke off"),
+            BodyError::Broken | BodyError::Silent => broken("the answer broke off"),
         })?;
         match wire::parse(&bytes) {
             Ok(Message::Response { id: Some(id), answer }) if id == *self.id => Ok(answer),
@@ -126,7 +126,7 @@ impl Reading<'_> {
     }
 
     async fn short_body(&self, response: Response<Incoming>) -> Bytes {
-        let read = body::read(response.into_body(), SHORT, 0);
+        let read = body::read(response.into_body(), SHORT, 0, AFTERWARDS);
         let read = tokio::time::timeout(AFTERWARDS, read).await;
         read.ok().and_then(Result::ok).unwrap_or_default()
     }

@@ -21,11 +21,13 @@ use crate::{
 };
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// How much of a body over the limit is read to its end, as a multiple of the limit, so that the
 /// connection stays; beyond it the connection is closed.
 const SKIP: u64 = 4;
+/// How long the next piece of a body may take.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// A refusal with its HTTP status.
 pub(super) struct Refusal {
@@ -85,9 +87,10 @@ pub(super) async fn serve(
         return refusal.respond(None);
     }
     let limit = store.config().max_body;
-    let message = match body::read(body, limit, SKIP * limit as u64).await {
+    let message = match body::read(body, limit, SKIP * limit as u64, SILENCE).await {
         Ok(bytes) => wire::parse(&bytes),
         Err(BodyError::Broken) => return Refusal::bad("the body broke off").respond(None),
+        Err(BodyError::Silent) => return silent().respond(None),
         Err(BodyError::TooLarge(id)) => return post.too_large(id, limit).await,
     };
     match message {
@@ -319,6 +322,12 @@ pub(super) fn unsupported(named: &str) -> Refusal {
     let mut refusal = Refusal::new(status, reason, code::UNSUPPORTED_VERSION, message);
     refusal.error = refusal.error.with("supported", supported).with("requested", named);
     refusal
+}
+
+fn silent() -> Refusal {
+    let message = format!("the next piece of the body did not come within {SILENCE:?}");
+    let (status, reason) = (StatusCode::REQUEST_TIMEOUT, Reason::InvalidRequest);
+    Refusal::new(status, reason, code::INVALID_REQUEST, message)
 }
 
 fn duplicate() -> Refusal {
