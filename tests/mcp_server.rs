@@ -670,6 +670,30 @@ async fn streams_end_when_the_subject_loses_its_right() {
     harness.logged("ended 4").await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_json_answer_is_waited_for_no_longer_when_the_subject_loses_its_right() {
+    let harness = Arc::new(Harness::new());
+    let session = harness.open().await;
+    let json = with(
+        post(Some(&session), call(json!(4), "slow", json!({}))),
+        &[("accept", "application/json")],
+    );
+    let (response, ()) = tokio::join!(harness.send("ann", json), async {
+        harness.logged("call slow 4").await;
+        harness.fake.ended.cancel();
+    });
+    assert_eq!(response.status(), StatusCode::FORBIDDEN);
+    let refused = body(response).await;
+    assert_eq!(
+        (&refused["id"], &refused["error"]["data"]["reason"]),
+        (&json!(4), &json!("Forbidden"))
+    );
+    assert!(harness.fake.refused.lock().unwrap().is_empty(), "on record is the call");
+    harness.fake.release.add_permits(1);
+    harness.logged("ended 4").await;
+    assert_eq!(harness.log(), ["call slow 4", "unheard 4", "ended 4"]);
+}
+
 // --- the GET stream
 
 #[tokio::test(start_paused = true)]

@@ -238,8 +238,13 @@ impl Calls {
     fn place_of<'a>(&'a self, ground: Ground<'a>) -> (&'a Chain, i64) {
         match ground {
             Ground::Session(hosted) => (&hosted.chain, hosted.epoch),
-            Ground::Installation(_) => (&self.incarnation, 0),
+            Ground::Installation(_) => self.own_place(),
         }
+    }
+
+    /// Where the records of management tools stand.
+    fn own_place(&self) -> (&Chain, i64) {
+        (&self.incarnation, 0)
     }
 
     async fn record(&self, (chain, epoch): (&Chain, i64), entry: Entry) -> Result<(), AppendError> {

@@ -13,7 +13,7 @@ pub(super) mod route;
 pub mod secret;
 mod set;
 
-pub use bearer::{Bearer, Pass, Tokens};
+pub use bearer::{Bearer, Pass, Secrets, Tokens};
 pub use set::{ExportSet, Found};
 
 use crate::mcp::RawJson;
@@ -76,7 +76,4 @@ pub enum ManagementError {
     /// It may have done its work; nobody knows. For people, scrubbed.
     #[error("{0}")]
     OutcomeUnknown(String),
-    /// Our own fault, and nothing was done. For people, scrubbed.
-    #[error("{0}")]
-    Internal(String),
 }

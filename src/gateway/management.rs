@@ -25,6 +25,7 @@ mod text;
 mod trace;
 mod view;
 mod wait;
+mod written;
 
 pub use account::{Account, AccountError};
 pub use answer::LONGEST;
@@ -39,7 +40,7 @@ use crate::{
     journal::Read,
     mcp::RawJson,
 };
-use answer::{Done, Spoken};
+use answer::Spoken;
 use args::Arguments;
 use futures::future::BoxFuture;
 use kube::Client;
@@ -125,12 +126,13 @@ trait Tool {
     type Arguments: Arguments + JsonSchema + Send;
     type Output: Serialize + JsonSchema + Spoken + Send;
 
-    /// Does it. A tool that changes something checks `context.cancel` in its waits alone.
+    /// Does it. A tool that changes something checks `context.cancel` in its waits alone, and gives
+    /// an output whenever its write happened.
     fn run(
         desk: &Desk,
         arguments: Self::Arguments,
         context: &ManagementContext,
-    ) -> impl Future<Output = Result<Done<Self::Output>, Problem>> + Send;
+    ) -> impl Future<Output = Result<Self::Output, Problem>> + Send;
 }
 
 /// Where the tools work.
@@ -239,7 +241,7 @@ async fn called<T: Tool>(
         running.await
     };
     match done {
-        Ok(done) => Ok(answer::result(&done)),
+        Ok(output) => Ok(answer::result(&output)),
         Err(problem) => match problem.reason {
             Reason::Cancelled => Err(ManagementError::Cancelled),
             Reason::OutcomeUnknown => Err(ManagementError::OutcomeUnknown(problem.message)),

@@ -98,6 +98,7 @@ impl Service for Endpoint {
             server: self.server.clone(),
             subject: self.caller.user.clone(),
             tool: call.name,
+            secrets: None,
             alias: None,
             arguments: call.arguments,
             params: call.params,

@@ -7,11 +7,11 @@ use awaken_operator::{
         record::{Entry, Kind, Outcome},
     },
     gateway::{
-        export::{ManagementError, Progress},
+        export::{Bearer, ManagementError, Progress},
         recover,
     },
     journal::{Append as _, Chain, memory::Memory},
-    mcp::Answer,
+    mcp::{Answer, PeerError},
 };
 use axum::http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt as _;
@@ -185,7 +185,7 @@ async fn a_management_tool_is_gated_recorded_and_answered_as_given() {
 #[case::tool_error(Ok(r#"{"content":[],"isError":true}"#), Outcome::ToolError, None)]
 #[case::cancelled(Err(ManagementError::Cancelled), Outcome::Cancelled, Some("Cancelled"))]
 #[case::unknown(Err(ManagementError::OutcomeUnknown("maybe".into())), Outcome::OutcomeUnknown, Some("OutcomeUnknown"))]
-#[case::ours(Err(ManagementError::Internal("broken".into())), Outcome::TransportError, Some("ServerUnreachable"))]
+#[case::unknown(Err(ManagementError::Unknown), Outcome::TransportError, Some("UnknownTool"))]
 #[tokio::test]
 async fn endings(
     #[case] result: Result<&'static str, ManagementError>,
@@ -282,6 +282,64 @@ async fn the_bearer_itself_never_stands_in_a_record() {
     assert_eq!(records.len(), 4);
     let stored = serde_json::to_string(&records).unwrap();
     assert!(!stored.contains(BEARER) && stored.contains("[redacted]"), "{stored}");
+}
+
+#[tokio::test]
+async fn the_bearer_stands_in_no_record_of_a_session_whatever_holds_it() {
+    const NEXT: &str = "bearer-of-tomorrow";
+    let bearer: Arc<Mutex<Option<Bearer>>> = Arc::default();
+    let rotating = bearer.clone();
+    // a server that tells what it was told, while the bearer is rotated
+    let peer = FakePeer::new(move |request| {
+        if let Some(bearer) = &*rotating.lock().unwrap() {
+            bearer.set(Some(NEXT.as_bytes()), Some(BEARER.as_bytes()));
+        }
+        let params = request.params.unwrap_or_else(|| raw("{}"));
+        Box::pin(async move {
+            if params.as_str().contains("fails") {
+                return Err(PeerError::NotMcp(format!("said {BEARER} {NEXT}")));
+            }
+            Ok(Answer::Result(raw(&format!(r#"{{"content":["{BEARER}","{NEXT}"]}}"#))))
+        })
+    });
+    let world = open(&FakeManagement::answering(NOTHING));
+    *bearer.lock().unwrap() = Some(world.bearer.clone());
+    coder(&world, &[export("x", "read"), export("w", "write")]);
+    world.serving(&peer, &["read", "write"]).await;
+    let session = begin(&world, BEARER).await;
+    call(&world, &session, "x", json!({"x": format!("a {BEARER}"), BEARER: 1})).await;
+    let failed = call(&world, &session, "x", json!({"fails": true})).await;
+    // a key that stands twice is named in the refusal
+    let twice = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"x","arguments":{{"{BEARER}":1,"{BEARER}":2}}}}}}"#
+    );
+    let twice = world.send(post(PLATFORM, BEARER, Some(&session), &twice)).await;
+    assert_eq!(twice.reason(), "RepeatedKey");
+    let records = world.call_records();
+    assert_eq!(records.len(), 5);
+    let said = [serde_json::to_string(&records).unwrap(), failed.to_string(), twice.text];
+    for (text, count) in said.iter().zip([8, 2, 1]) {
+        assert!(!text.contains(BEARER) && !text.contains(NEXT), "{text}");
+        assert_eq!(text.matches("[redacted]").count(), count, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_bearer_that_came_while_a_management_tool_ran_stands_in_no_record() {
+    const NEXT: &str = "bearer-of-tomorrow";
+    let bearer: Arc<Mutex<Option<Bearer>>> = Arc::default();
+    let rotating = bearer.clone();
+    let management = FakeManagement::new(move |_, _| {
+        let bearer = rotating.lock().unwrap().clone().unwrap();
+        bearer.set(Some(NEXT.as_bytes()), Some(BEARER.as_bytes()));
+        Box::pin(async { Ok(raw(&format!(r#"{{"content":["{BEARER}","{NEXT}"]}}"#))) })
+    });
+    let world = open(&management);
+    *bearer.lock().unwrap() = Some(world.bearer.clone());
+    let session = begin(&world, BEARER).await;
+    call(&world, &session, "agents_list", json!({})).await;
+    let result = entries(&world)[1].result.as_ref().unwrap().json.clone();
+    assert_eq!(result.as_deref(), Some(r#"{"content":["[redacted]","[redacted]"]}"#));
 }
 
 #[tokio::test]
@@ -517,6 +575,30 @@ async fn a_call_whose_stream_was_cut_by_a_withdrawn_token_still_ends_on_record()
     world.bearer.set(Some(b"another"), None);
     assert!(hear(&mut body, "never").await.is_none(), "the stream ends without an answer");
     drop(body);
+    finish.notify_one();
+    until("its end", || {
+        entries(&world).get(1).map(|e| assert_eq!(e.outcome, Some(Outcome::ClientGone)))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_json_call_whose_token_is_withdrawn_ends_and_its_outcome_is_on_record() {
+    let finish = Arc::new(Notify::new());
+    let (management, _) = working(&finish);
+    let world = Arc::new(open(&management));
+    let session = begin(&world, BEARER).await;
+    let body = message(1, "tools/call", json!({"name": "attachment_apply"}));
+    let mut request = post(PLATFORM, BEARER, Some(&session), &body);
+    request.headers_mut().insert("accept", HeaderValue::from_static("application/json"));
+    let caller = world.clone();
+    let calling = tokio::spawn(async move { caller.send(request).await });
+    until("the call", || (management.calls().len() == 1).then_some(())).await;
+    world.bearer.set(Some(b"another"), Some(BEARER.as_bytes()));
+    tokio::task::yield_now().await;
+    assert!(!calling.is_finished(), "it is still valid");
+    world.bearer.set(Some(b"another"), None);
+    assert_eq!(calling.await.unwrap().status, StatusCode::FORBIDDEN);
     finish.notify_one();
     until("its end", || {
         entries(&world).get(1).map(|e| assert_eq!(e.outcome, Some(Outcome::ClientGone)))

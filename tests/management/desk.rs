@@ -79,6 +79,16 @@ impl Answer {
         (reason, error["field"].as_str().map(str::to_owned))
     }
 
+    /// What went wrong after a write that stands: its reason and its words.
+    pub fn after(&self) -> (String, String) {
+        assert!(!self.is_error, "{}", self.text);
+        let problem = &self.structured["problem"];
+        let (reason, message) = (text(problem, "/reason"), text(problem, "/message"));
+        let line = format!("The write stands; after it: {reason}: {message}\n");
+        assert!(self.text.contains(&line), "{}", self.text);
+        (reason, message)
+    }
+
     pub fn message(&self) -> String {
         text(&self.structured, "/error/message")
     }

@@ -254,7 +254,96 @@ async fn without_the_right_to_list_sessions_the_attachment_is_still_shown() {
     desk.api.apply("mcpattachments", attachment("team-a", "files", "coder"));
     desk.script(|asked| asked.path.ends_with("/sessions").then(crate::desk::rbac));
     let files = desk.call("attachment_get", json!({"namespace": "team-a", "name": "files"})).await;
-    assert_eq!(files.good()["attachment"]["generations"], json!([]));
+    assert!(
+        files.text.contains("There may be more generations: Listing Sessions"),
+        "{}",
+        files.text
+    );
+    let files = files.good()["attachment"].clone();
+    assert_eq!(files["generations"], json!([]));
+    assert!(text(&files, "/incomplete").contains("cannot"), "{files}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn generations_that_are_not_shown_are_counted() {
+    let desk = Desk::new();
+    desk.api.apply("mcpattachments", attachment("team-a", "files", "coder"));
+    let uid = text(&desk.api.get("mcpattachments", "team-a", "files").unwrap(), "/metadata/uid");
+    for i in 0..10 {
+        let name = format!("s{i}");
+        desk.api.apply("sessions", session("team-a", &name, "coder"));
+        let all: Vec<_> = (1..=3).map(|n| entry("files", &uid, n, "Draining")).collect();
+        let status = json!({"lastGeneration": 3, "attachments": all});
+        desk.api.set_status("sessions", "team-a", &name, status);
+    }
+    let files = desk.call("attachment_get", json!({"namespace": "team-a", "name": "files"})).await;
+    assert!(files.text.contains("And 6 more generations.\n"), "{}", files.text);
+    let files = files.good()["attachment"].clone();
+    assert_eq!(files["generations"].as_array().unwrap().len(), 24);
+    assert_eq!((&files["generationsOmitted"], files.get("incomplete")), (&json!(6), None));
+}
+
+/// A list of attachments whose pages are as the script says, by the number of the request.
+fn paging(desk: &Desk, page: impl Fn(usize) -> Option<&'static str> + Send + 'static) {
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    desk.script(move |asked| {
+        let lists = asked.method == "GET" && asked.path.ends_with("/mcpattachments");
+        let n = lists.then(|| count.fetch_add(1, std::sync::atomic::Ordering::SeqCst))?;
+        Some(match page(n) {
+            Some(next) => {
+                let mut item = attachment("team-a", &format!("files-{n}"), "coder");
+                item["metadata"]["uid"] = json!(format!("u-{n}"));
+                let list = json!({"apiVersion": "awaken.dev/v1alpha1", "kind": "McpAttachmentList",
+                    "metadata": {"continue": next}, "items": [item]});
+                (200, list)
+            }
+            None => crate::desk::no(410, "Expired", "too old", &[]),
+        })
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_expires_is_begun_again_once_and_one_without_end_is_told() {
+    let desk = Desk::new();
+    desk.api.apply("agents", agent("team-a", "coder", "Standing"));
+    let get = async || {
+        let answer = desk.call("agent_get", json!({"namespace": "team-a", "name": "coder"})).await;
+        (answer.text.clone(), answer.good()["agent"].clone())
+    };
+    let shown = |agent: &Value| agent["attachments"].as_array().unwrap().len();
+    paging(&desk, |n| match n {
+        0 | 2 => Some("more"),
+        1 => None,
+        _ => Some(""),
+    });
+    let (_, agent) = get().await;
+    assert_eq!((shown(&agent), agent.get("incomplete")), (2, None), "of the second time alone");
+    paging(&desk, |n| (n % 2 == 0).then_some("more"));
+    let (said, agent) = get().await;
+    let why = "the list of McpAttachments expired twice while it was read.";
+    assert_eq!((shown(&agent), agent["incomplete"].as_str()), (1, Some(why)));
+    assert!(said.contains(&format!("There may be more attachments: {why}\n")), "{said}");
+    paging(&desk, |_| Some("more"));
+    let (_, agent) = get().await;
+    let why = "team-a has more than the 40 McpAttachments that were read.";
+    assert_eq!((shown(&agent), agent["incomplete"].as_str()), (40, Some(why)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_whose_own_place_expires_ends_there() {
+    let desk = Desk::new();
+    paging(&desk, |n| (n != 1).then_some("more"));
+    let arguments = json!({"namespace": "team-a", "limit": 10});
+    let list = desk.call("attachments_list", arguments.clone()).await.good();
+    assert_eq!(
+        (list["attachments"].as_array().unwrap().len(), &list["page"]["more"]),
+        (1, &json!(true))
+    );
+    paging(&desk, |n| (n > 0).then_some(""));
+    let mut next = arguments;
+    next["continue"] = list["page"]["continue"].clone();
+    let answer = desk.call("attachments_list", next).await;
+    assert_eq!(answer.failed(), ("InvalidArguments".to_owned(), Some("continue".to_owned())));
 }
 
 #[tokio::test(start_paused = true)]

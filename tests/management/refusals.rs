@@ -234,6 +234,11 @@ async fn a_token_of_another_list_is_refused() {
     desk.script(|_| Some(no(410, "Expired", "The provided continue parameter is too old", &[])));
     let answer = desk.call("agents_list", json!({})).await;
     assert_eq!(answer.failed().1.as_deref(), Some("continue"));
+    assert!(
+        answer.message().contains("too old: begin the list without it"),
+        "{}",
+        answer.message()
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,14 @@ use crate::{
     apiserver::{ApiServer, text},
     desk::{Desk, agent, attachment, entry, listening, rbac, ready, session, spec},
 };
-use awaken_operator::gateway::export::{ManagementContext, ManagementError};
+use awaken_operator::{
+    api::McpAttachment,
+    gateway::export::{ManagementContext, ManagementError},
+};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 
@@ -75,7 +82,7 @@ async fn an_apply_waits_for_ready_and_reports_the_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permanent_failure_ends_the_wait_as_one() {
+async fn a_permanent_failure_ends_the_wait_and_the_write_stands() {
     let desk = Arc::new(Desk::new());
     let calling = tokio::spawn({
         let desk = desk.clone();
@@ -91,9 +98,10 @@ async fn a_permanent_failure_ends_the_wait_as_one() {
         "There is no Secret files-token.",
     );
     let answer = calling.await.unwrap();
-    assert_eq!(answer.failed().0, "SecretNotFound");
+    let (reason, message) = answer.after();
+    assert_eq!(reason, "SecretNotFound");
     assert_eq!(
-        answer.message(),
+        message,
         "There is no Secret files-token. Create the Secret; the next try follows at once."
     );
     assert_eq!(answer.structured["waited"]["state"], "Failed");
@@ -164,7 +172,7 @@ async fn what_is_deleted_meanwhile_is_not_found() {
     desk.api.delete("mcpattachments", "team-a", "files");
     let answer = calling.await.unwrap();
     assert_eq!(
-        (answer.failed().0.as_str(), &answer.structured["waited"]["state"]),
+        (answer.after().0.as_str(), &answer.structured["waited"]["state"]),
         ("NotFound", &json!("Gone"))
     );
 }
@@ -195,9 +203,113 @@ async fn without_the_right_to_watch_the_wait_says_so() {
         listing.then(rbac)
     });
     let answer = desk.call("attachment_apply", apply(60)).await;
-    assert_eq!(answer.failed().0, "Forbidden");
-    assert!(answer.message().contains("Watching the McpAttachment files"), "{}", answer.message());
-    assert!(desk.api.get("mcpattachments", "team-a", "files").is_some());
+    let (reason, message) = answer.after();
+    assert_eq!(reason, "Forbidden");
+    assert!(message.contains("Watching the McpAttachment files"), "{message}");
+    let stored = desk.api.get("mcpattachments", "team-a", "files").unwrap();
+    let meta = |name: &str| stored["metadata"][name].clone();
+    let expected = json!({"namespace": "team-a", "name": "files", "uid": meta("uid"),
+        "resourceVersion": meta("resourceVersion")});
+    assert_eq!(answer.structured["written"], expected, "what was written is told");
+    assert_eq!(answer.structured["change"], "Created");
+    assert_eq!(answer.structured.get("waited"), None);
+}
+
+/// Everything that follows a write fails: the write is told all the same.
+#[tokio::test(start_paused = true)]
+async fn no_failure_after_a_write_hides_the_write() {
+    for (tool, more, kept) in [
+        ("attachment_apply", json!({"spec": spec("coder")}), true),
+        ("attachment_retry", json!({}), true),
+        ("attachment_delete", json!({}), false),
+        ("session_create", json!({"agent": "writer"}), true),
+        ("session_close", json!({}), false),
+    ] {
+        let desk = Desk::new();
+        desk.api.apply("agents", agent("team-a", "writer", "OnDemand"));
+        desk.api.apply("mcpattachments", attachment("team-a", "files", "coder"));
+        if tool == "session_close" {
+            desk.api.apply("sessions", session("team-a", "files", "writer"));
+        }
+        let plural = if tool.starts_with("session") { "sessions" } else { "mcpattachments" };
+        let before = desk.api.get(plural, "team-a", "files");
+        // no list and no watch, which every wait needs, and what an attachment's view needs
+        desk.script(|asked| {
+            let lists =
+                asked.path.ends_with("/mcpattachments") || asked.path.ends_with("/sessions");
+            (asked.method == "GET" && lists).then(rbac)
+        });
+        let mut arguments = json!({"namespace": "team-a", "name": "files", "waitSeconds": 60});
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let answer = desk.call(tool, arguments).await;
+        assert_eq!(answer.after().0, "Forbidden", "{tool}");
+        let told = if kept { &answer.structured["written"] } else { &answer.structured };
+        let stored = desk.api.get(plural, "team-a", "files");
+        assert_eq!(stored.is_some(), kept, "{tool}");
+        let meta = stored.or(before).unwrap()["metadata"].clone();
+        for part in ["namespace", "name", "uid", "resourceVersion"] {
+            assert_eq!(told[part], meta[part], "{tool} {part}");
+        }
+        assert!(answer.text.contains(meta["uid"].as_str().unwrap()), "{}", answer.text);
+        if plural == "mcpattachments" && kept {
+            let why = text(&answer.structured, "/attachment/incomplete");
+            assert!(why.contains("Listing Sessions"), "{why}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_and_cannot_be_read_is_told() {
+    let desk = Desk::new();
+    desk.api.apply("agents", agent("team-a", "writer", "OnDemand"));
+    desk.api.apply("mcpattachments", attachment("team-a", "files", "coder"));
+    // of another version, as far as this one can tell
+    desk.script(|asked| {
+        let odd = |kind: &str, name: &str| json!({"apiVersion": "awaken.dev/v1alpha1", "kind": kind,
+            "metadata": {"name": name, "namespace": "team-a", "uid": "u-9", "resourceVersion": "31"},
+            "spec": {"agentRef": 7}});
+        match asked.method.as_str() {
+            "PATCH" => Some((200, odd("McpAttachment", "files"))),
+            "POST" => Some((201, odd("Session", "mine"))),
+            _ => None,
+        }
+    });
+    for (tool, arguments, object) in [
+        ("attachment_apply", apply(0), "attachment"),
+        ("attachment_retry", json!({"namespace": "team-a", "name": "files"}), "attachment"),
+        ("session_create", json!({"namespace": "team-a", "agent": "writer"}), "session"),
+    ] {
+        let answer = desk.call(tool, arguments).await;
+        assert_eq!(answer.after().0, "UnreadableObject", "{tool}");
+        let written = &answer.structured["written"];
+        assert_eq!((&written["uid"], &written["resourceVersion"]), (&json!("u-9"), &json!("31")));
+        assert_eq!(answer.structured.get(object), None, "{tool}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_another_one_replaced_ends_its_wait() {
+    for replaced in [Some("2030-01-01T00:00:00Z"), None] {
+        let desk = Arc::new(Desk::new());
+        desk.api.apply("mcpattachments", attachment("team-a", "files", "coder"));
+        let calling = tokio::spawn({
+            let desk = desk.clone();
+            let arguments = json!({"namespace": "team-a", "name": "files", "waitSeconds": 60});
+            async move { desk.call("attachment_retry", arguments).await }
+        });
+        watched(&desk, "mcpattachments").await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(!calling.is_finished());
+        let patch =
+            json!({"metadata": {"annotations": {"awaken.dev/reconcile-requested-at": replaced}}});
+        let user: Api<McpAttachment> = Api::namespaced(desk.api.client("user"), "team-a");
+        user.patch("files", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        let retried = calling.await.unwrap().good();
+        let waited = &retried["waited"];
+        assert_eq!((&waited["state"], &waited["seconds"]), (&json!("Superseded"), &json!(2)));
+        let says = replaced.unwrap_or("took the request away");
+        assert!(text(waited, "/message").contains(says), "{waited}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -228,6 +228,42 @@ async fn a_session_that_is_closed_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_can_still_go_unless_an_agent_keeps_it() {
+    let desk = Desk::new();
+    let mut mine = session("team-a", "mine", "writer");
+    mine["spec"]["agentRef"] = json!(7);
+    let mut standing = mine.clone();
+    standing["metadata"] = json!({"name": "coder", "namespace": "team-a",
+        "ownerReferences": [{"apiVersion": "awaken.dev/v1alpha1",
+            "kind": "Agent", "name": "coder", "uid": "u1", "controller": true}]});
+    let mut files = attachment("team-a", "files", "coder");
+    files["spec"]["agentRef"] = json!(7);
+    desk.api.apply("sessions", mine);
+    desk.api.apply("sessions", standing);
+    desk.api.apply("mcpattachments", files);
+    let of = |name: &str| json!({"namespace": "team-a", "name": name, "waitSeconds": 60});
+    let kept = desk.call("session_close", of("coder")).await;
+    assert_eq!(kept.failed(), ("SessionNotOnDemand".to_owned(), Some("name".to_owned())));
+    for (tool, name, plural) in
+        [("session_close", "mine", "sessions"), ("attachment_delete", "files", "mcpattachments")]
+    {
+        let uid = text(&desk.api.get(plural, "team-a", name).unwrap(), "/metadata/uid");
+        let answer = desk.call(tool, of(name)).await;
+        assert!(answer.text.contains(&format!("team-a/{name} (uid {uid}) is")), "{}", answer.text);
+        let gone = answer.good();
+        assert_eq!((gone.get("agent"), &gone["waited"]["state"]), (None, &json!("Gone")), "{tool}");
+        assert_eq!(desk.api.get(plural, "team-a", name), None);
+        let deletes: Vec<_> =
+            writes(&desk).into_iter().filter(|w| w.path.ends_with(name)).collect();
+        assert_eq!(deletes[0].body["preconditions"]["uid"], json!(uid), "{tool}");
+    }
+    // and what an unreadable Session runs is not taken for nothing
+    desk.api.apply("mcpattachments", attachment("team-a", "files", "coder"));
+    let gone = desk.call("attachment_delete", of("files")).await.good();
+    assert!(text(&gone, "/waited/message").ends_with("that can be read; 1 cannot."), "{gone}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn rights_for_reading_alone_write_nothing() {
     let desk = Desk::new();
     desk.api.apply("agents", agent("team-a", "writer", "OnDemand"));

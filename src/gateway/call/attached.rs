@@ -10,6 +10,7 @@ use crate::{
     },
     gateway::{
         catalog::Catalog,
+        export::Secrets,
         handle::{Handle, NoPlace, Tool},
         hosted::Hosted,
     },
@@ -41,6 +42,8 @@ pub struct Call {
     pub arguments: Option<RawJson>,
     /// The whole params, raw.
     pub params: RawJson,
+    /// What the caller shows that must stand in no record; none of a Kubernetes token is kept.
+    pub secrets: Option<Secrets>,
     /// Cancelled when the caller cancels.
     pub cancel: CancellationToken,
     /// Cancelled when the caller no longer waits. The call goes on.
@@ -50,6 +53,15 @@ pub struct Call {
 impl Call {
     fn shown(&self) -> &str {
         self.alias.as_deref().unwrap_or(&self.tool)
+    }
+
+    /// Takes out what is secret to the server and what the caller shows, as both are now.
+    fn redactor(&self, handle: &Handle) -> Arc<Redactor> {
+        let servers = handle.redactor();
+        match &self.secrets {
+            Some(secrets) => Arc::new(servers.beside(&secrets.redactor())),
+            None => servers,
+        }
     }
 }
 
@@ -68,6 +80,10 @@ impl Calls {
             Ok((errand, question)) => self.carry_out(&errand, question).await,
             Err(refused) => {
                 let ground = Ground::Session(&call.hosted);
+                let refused = match &call.secrets {
+                    Some(secrets) => refused.without(&secrets.redactor()),
+                    None => refused,
+                };
                 self.refuse(ground, (&call.subject, &call.tool), refused).await
             }
         }
@@ -84,8 +100,9 @@ fn admit(call: &Call) -> Result<(Attached<'_>, Question), Refused> {
         };
         let permit = gate::pass(found.server.policy.as_deref(), &found.tool.name)
             .map_err(|rule| Refused::denied(call.shown(), Some(&found), rule))?;
-        let question = Question::read(call.arguments.as_ref(), &found.server.handle.redactor())
-            .map_err(|problem| Refused::arguments(&found, &problem))?;
+        let question =
+            Question::read(call.arguments.as_ref(), &call.redactor(&found.server.handle))
+                .map_err(|problem| Refused::arguments(&found, &problem))?;
         match found.server.handle.admit() {
             Ok(place) => {
                 let (handle, tool) = (found.server.handle.clone(), found.tool.clone());
@@ -137,7 +154,7 @@ impl Errand for Attached<'_> {
     }
 
     fn redactor(&self) -> Arc<Redactor> {
-        self.handle.redactor()
+        self.call.redactor(&self.handle)
     }
 
     fn abandoned(&self) -> bool {
@@ -147,7 +164,7 @@ impl Errand for Attached<'_> {
     async fn make(&self) -> Ending {
         let (call, handle) = (self.call, &*self.handle);
         if call.cancel.is_cancelled() {
-            return Ending::failed(&PeerError::Cancelled, &handle.redactor());
+            return Ending::failed(&PeerError::Cancelled, &self.redactor());
         }
         let name = self.permit.tool();
         let params = params::toward_server(name, call.arguments.as_ref(), &call.params);
@@ -170,7 +187,7 @@ impl Errand for Attached<'_> {
                 }
             }
         }
-        answer.map_or_else(|error| Ending::failed(&error, &handle.redactor()), Ending::answered)
+        answer.map_or_else(|error| Ending::failed(&error, &self.redactor()), Ending::answered)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
         record::{Entry, Kind, Outcome},
         redact::Redactor,
     },
-    gateway::export::{ExportSet, Found, ManagementContext, ManagementError, Progress},
+    gateway::export::{ExportSet, Found, ManagementContext, ManagementError, Progress, Secrets},
     journal::Chain,
     mcp::{Answer, RawJson},
 };
@@ -36,8 +36,8 @@ pub struct ExportCall {
     pub set: Arc<ExportSet>,
     /// Name of the caller.
     pub subject: Arc<str>,
-    /// What knows the caller's own secrets.
-    pub redactor: Arc<Redactor>,
+    /// What the caller shows, for it to stand in no record.
+    pub secrets: Secrets,
     /// The tool as the caller named it.
     pub tool: String,
     /// The arguments, raw.
@@ -71,6 +71,7 @@ impl Calls {
                     subject: call.subject,
                     tool,
                     alias: Some(call.tool),
+                    secrets: Some(call.secrets),
                     arguments: call.arguments,
                     params: call.params,
                     cancel: call.cancel,
@@ -89,7 +90,9 @@ impl Calls {
             }
             Found::Nothing => Refused::unknown(&call.tool),
         };
-        let ground = Ground::Installation(&call.redactor);
+        let redactor = call.secrets.redactor();
+        let ground = Ground::Installation(&redactor);
+        let refused = refused.without(&redactor);
         self.refuse(ground, (&call.subject, &call.tool), refused).await
     }
 
@@ -101,7 +104,7 @@ impl Calls {
     ) -> Result<(Managed<'a>, Question), Refused> {
         let permit = gate::exported(call.set.management_names(), &call.tool)
             .map_err(|rule| Refused::denied(&call.tool, None, rule))?;
-        let question = Question::read(call.arguments.as_ref(), &call.redactor)
+        let question = Question::read(call.arguments.as_ref(), &call.secrets.redactor())
             .map_err(|problem| Refused::arguments_of_ours(&problem))?;
         let place = call.set.admit().map_err(Refused::crowded)?;
         Ok((Managed { calls: self, call, digest, permit, _place: place }, question))
@@ -110,7 +113,7 @@ impl Calls {
 
 impl Errand for Managed<'_> {
     fn chain(&self) -> (&Chain, i64) {
-        self.calls.place_of(Ground::Installation(&self.call.redactor))
+        self.calls.own_place()
     }
 
     fn entry(&self, at: Timestamp, kind: Kind) -> Entry {
@@ -131,7 +134,7 @@ impl Errand for Managed<'_> {
     }
 
     fn redactor(&self) -> Arc<Redactor> {
-        self.call.redactor.clone()
+        self.call.secrets.redactor()
     }
 
     fn abandoned(&self) -> bool {
@@ -141,7 +144,7 @@ impl Errand for Managed<'_> {
     async fn make(&self) -> Ending {
         let call = self.call;
         if call.cancel.is_cancelled() {
-            return ended(ManagementError::Cancelled, &call.redactor);
+            return ended(ManagementError::Cancelled, &self.redactor());
         }
         let context =
             ManagementContext { cancel: call.cancel.clone(), progress: call.progress.clone() };
@@ -151,15 +154,15 @@ impl Errand for Managed<'_> {
             biased;
             result = tokio::time::timeout(LIMIT, work) => match result {
                 Ok(Ok(result)) => Ending::answered(Answer::Result(result)),
-                Ok(Err(error)) => ended(error, &call.redactor),
+                Ok(Err(error)) => ended(error, &self.redactor()),
                 Err(_) => Ending::refused(
                     (Outcome::TimedOut, Reason::CallTimeout),
                     &format!("no end within {} s; it may have worked", LIMIT.as_secs()),
-                    &call.redactor,
+                    &self.redactor(),
                 ),
             },
             () = self.calls.cut.cancelled() => {
-                ended(ManagementError::OutcomeUnknown(stopped.to_owned()), &call.redactor)
+                ended(ManagementError::OutcomeUnknown(stopped.to_owned()), &self.redactor())
             }
         }
     }
@@ -170,9 +173,7 @@ fn ended(error: ManagementError, redactor: &Redactor) -> Ending {
     let (outcome, reason) = match error {
         ManagementError::Cancelled => (Outcome::Cancelled, Reason::Cancelled),
         ManagementError::OutcomeUnknown(_) => (Outcome::OutcomeUnknown, Reason::OutcomeUnknown),
-        ManagementError::Unknown | ManagementError::Internal(_) => {
-            (Outcome::TransportError, Reason::ServerUnreachable)
-        }
+        ManagementError::Unknown => (Outcome::TransportError, Reason::UnknownTool),
     };
     Ending::refused((outcome, reason), &message, redactor)
 }

@@ -3,7 +3,7 @@
 
 use super::{INTERNAL, INVALID_PARAMS, Refusal};
 use crate::{
-    domain::{canonical::JsonProblem, reason::Reason},
+    domain::{canonical::JsonProblem, reason::Reason, redact::Redactor},
     gateway::catalog::{Expected, Found},
     journal::AppendError,
 };
@@ -24,6 +24,14 @@ impl Refused {
     /// The same for record and caller.
     pub fn new(answer: Refusal) -> Self {
         Self { reason: answer.reason, rule: None, server: None, answer }
+    }
+
+    /// Without what the redactor knows, in the record and in the answer: what a caller sent may come
+    /// back in a message.
+    pub fn without(mut self, redactor: &Redactor) -> Self {
+        let message = &mut self.answer.message;
+        *message = redactor.text(message).into_owned();
+        self
     }
 
     fn about(found: &Found<'_>, answer: Refusal) -> Self {

@@ -32,8 +32,28 @@ struct Known {
 pub struct Pass {
     /// Cancelled when that token is valid no longer.
     pub withdrawn: CancellationToken,
-    /// Takes the valid tokens out of records.
-    pub redactor: Arc<Redactor>,
+    /// What must not stand in a record of the request.
+    pub secrets: Secrets,
+}
+
+/// The tokens that must stand in no record: those that were valid when a request came in, and those
+/// that are when the record is made.
+#[derive(Clone, Debug)]
+pub struct Secrets {
+    bearer: Bearer,
+    then: Arc<Redactor>,
+}
+
+impl Secrets {
+    /// Takes them out of a text. Asked for each record: while a call runs a token may come.
+    pub fn redactor(&self) -> Arc<Redactor> {
+        match self.bearer.tokens() {
+            Some(now) if !Arc::ptr_eq(&now.redactor, &self.then) => {
+                Arc::new(self.then.beside(&now.redactor))
+            }
+            _ => self.then.clone(),
+        }
+    }
 }
 
 impl std::fmt::Debug for Tokens {
@@ -71,6 +91,13 @@ impl Bearer {
     pub fn tokens(&self) -> Option<Arc<Tokens>> {
         self.0.load_full()
     }
+
+    /// Whether a token is one of these. Takes as long for one as for another.
+    pub fn check(&self, tokens: &Tokens, shown: &str) -> Option<Pass> {
+        let withdrawn = tokens.find(shown)?;
+        let secrets = Secrets { bearer: self.clone(), then: tokens.redactor.clone() };
+        Some(Pass { withdrawn, secrets })
+    }
 }
 
 impl Known {
@@ -88,8 +115,8 @@ impl Tokens {
         [Some(&self.current), self.previous.as_ref()].into_iter().flatten()
     }
 
-    /// Whether a token is valid. Takes as long for one as for another.
-    pub fn check(&self, shown: &str) -> Option<Pass> {
+    /// What ends with the token, if it is one of these.
+    fn find(&self, shown: &str) -> Option<CancellationToken> {
         let digest: [u8; 32] = Sha256::digest(shown.as_bytes()).into();
         let second = self.previous.as_ref().unwrap_or(&self.current);
         let is_current = self.current.digest.ct_eq(&digest);
@@ -98,7 +125,7 @@ impl Tokens {
             return None;
         }
         let known = if bool::from(is_current) { &self.current } else { second };
-        Some(Pass { withdrawn: known.withdrawn.clone(), redactor: self.redactor.clone() })
+        Some(known.withdrawn.clone())
     }
 }
 
@@ -107,8 +134,13 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
+    fn check(bearer: &Bearer, shown: &str) -> Option<Pass> {
+        let tokens = bearer.tokens()?;
+        bearer.check(&tokens, shown)
+    }
+
     fn passes(bearer: &Bearer, shown: &str) -> bool {
-        bearer.tokens().is_some_and(|tokens| tokens.check(shown).is_some())
+        check(bearer, shown).is_some()
     }
 
     #[rstest]
@@ -145,9 +177,9 @@ mod tests {
     fn what_hangs_on_a_token_ends_when_it_is_valid_no_longer_and_not_before() {
         let bearer = Bearer::default();
         bearer.set(Some(b"one"), None);
-        let one = bearer.tokens().unwrap().check("one").unwrap();
+        let one = check(&bearer, "one").unwrap();
         bearer.set(Some(b"two"), Some(b"one"));
-        let two = bearer.tokens().unwrap().check("two").unwrap();
+        let two = check(&bearer, "two").unwrap();
         assert!(!one.withdrawn.is_cancelled(), "moved to the other key");
         bearer.set(Some(b"two"), None);
         assert!(one.withdrawn.is_cancelled() && !two.withdrawn.is_cancelled());
@@ -155,7 +187,7 @@ mod tests {
         bearer.set(None, Some(b"two"));
         assert!(two.withdrawn.is_cancelled());
         bearer.set(Some(b"two"), None);
-        let again = bearer.tokens().unwrap().check("two").unwrap();
+        let again = check(&bearer, "two").unwrap();
         assert!(!again.withdrawn.is_cancelled(), "a token that comes back is a new one");
     }
 
@@ -163,9 +195,21 @@ mod tests {
     fn nothing_shows_a_value() {
         let bearer = Bearer::default();
         bearer.set(Some(b"token-value-1"), Some(b"token-value-2"));
-        let pass = bearer.tokens().unwrap().check("token-value-1").unwrap();
+        let pass = check(&bearer, "token-value-1").unwrap();
         let shown = format!("{bearer:?} {pass:?}");
         assert!(!shown.contains("token-value"), "{shown}");
-        assert_eq!(pass.redactor.text("a token-value-2 b"), "a [redacted] b");
+        assert_eq!(pass.secrets.redactor().text("a token-value-2 b"), "a [redacted] b");
+    }
+
+    #[test]
+    fn what_is_taken_out_are_the_tokens_of_then_and_of_now() {
+        let bearer = Bearer::default();
+        bearer.set(Some(b"token-value-1"), None);
+        let secrets = check(&bearer, "token-value-1").unwrap().secrets;
+        bearer.set(Some(b"token-value-3"), Some(b"token-value-2"));
+        let text = "token-value-1 token-value-2 token-value-3";
+        assert_eq!(secrets.redactor().text(text), "[redacted] [redacted] [redacted]");
+        bearer.set(None, None);
+        assert_eq!(secrets.redactor().text("token-value-1"), "[redacted]");
     }
 }

@@ -55,7 +55,7 @@ impl Service for ExportEndpoint {
         let call = ExportCall {
             set: self.set.clone(),
             subject: SUBJECT.into(),
-            redactor: self.pass.redactor.clone(),
+            secrets: self.pass.secrets.clone(),
             tool: call.name,
             arguments: call.arguments,
             params: call.params,
@@ -67,7 +67,7 @@ impl Service for ExportEndpoint {
     }
 
     fn refused(&self, refused: Refused) -> BoxFuture<'static, ()> {
-        let (calls, redactor) = (self.calls.clone(), self.pass.redactor.clone());
+        let (calls, redactor) = (self.calls.clone(), self.pass.secrets.redactor());
         Box::pin(async move {
             let (reason, message) = (refused.reason, service::told(refused));
             calls.refuse_request(Ground::Installation(&redactor), SUBJECT, reason, &message).await;

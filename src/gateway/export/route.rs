@@ -26,7 +26,7 @@ pub fn asked(gateway: &Gateway, uri: &Uri) -> Option<Arc<Tokens>> {
 /// Serves a request for the route.
 pub async fn serve(gateway: &Gateway, tokens: &Tokens, request: Request) -> Response {
     let shown = bearer(request.headers());
-    let pass = match shown.map(|token| tokens.check(token)) {
+    let pass = match shown.map(|token| gateway.export.bearer.check(tokens, token)) {
         Ok(Some(pass)) => pass,
         Ok(None) => {
             return HttpRefusal::unauthenticated("the bearer is not valid here").into_response();

@@ -2,13 +2,13 @@
 
 use super::{
     Desk, Hints, Tool,
-    answer::{Done, Spoken},
+    answer::Spoken,
     args::Arguments,
     cluster::{read, readable},
     names::{Limit, Name, Namespace},
-    page::{self, More, page},
+    page::{self, More, Whole, page},
     problem::Problem,
-    text::line,
+    text::{is_zero, line},
     view::{ConditionView, Health, Status, name_of},
 };
 use crate::{
@@ -112,11 +112,11 @@ impl Tool for AgentsList {
         desk: &Desk,
         arguments: ListArguments,
         _: &ManagementContext,
-    ) -> Result<Done<List>, Problem> {
+    ) -> Result<List, Problem> {
         let ListArguments { namespace, limit, from } = &arguments;
         let ask = page::Ask { namespace: namespace.as_ref(), limit: *limit, from: from.as_deref() };
         let (agents, page) = page(desk, ask, |agent| Some(row(&agent))).await?;
-        Ok(List { agents, page }.into())
+        Ok(List { agents, page })
     }
 }
 
@@ -192,10 +192,6 @@ pub struct ToolSetView {
     pub tools_omitted: usize,
 }
 
-fn is_zero(number: &usize) -> bool {
-    *number == 0
-}
-
 /// One tool that /v1/mcp shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
@@ -251,6 +247,9 @@ pub struct AgentView {
     /// How many attachments are not shown here: ask attachments_list.
     #[serde(skip_serializing_if = "is_zero")]
     pub attachments_omitted: usize,
+    /// Why there may be attachments that are not known here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
 }
 
 /// What `agent_get` gives.
@@ -289,6 +288,9 @@ impl Spoken for Get {
         if self.agent.attachments_omitted > 0 {
             let _ = writeln!(out, "And {} more attachments.", self.agent.attachments_omitted);
         }
+        if let Some(why) = &self.agent.incomplete {
+            let _ = writeln!(out, "There may be more attachments: {why}");
+        }
         out
     }
 }
@@ -309,24 +311,18 @@ impl Tool for AgentGet {
         desk: &Desk,
         GetArguments { namespace, name }: GetArguments,
         _: &ManagementContext,
-    ) -> Result<Done<Get>, Problem> {
+    ) -> Result<Get, Problem> {
         let agent = desk.agent(&namespace, &name).await?;
-        let (mut attachments, mut attachments_omitted) = (vec![], 0);
-        page::whole::<McpAttachment>(desk, &namespace, |guarded| {
-            let Ok(attachment) = guarded.0 else { return };
-            if attachment.spec.agent_ref.name != *name {
-                return;
-            }
-            if attachments.len() == ATTACHMENTS {
-                attachments_omitted += 1;
-                return;
-            }
+        let of = |guarded: DeserializeGuard<McpAttachment>| {
+            let attachment = guarded.0.ok().filter(|a| a.spec.agent_ref.name == *name)?;
             let health = super::attachments::health(&attachment);
             let message = line(&health.said(), 300);
             let name = attachment.metadata.name.unwrap_or_default();
-            attachments.push(AttachmentHealth { name, ready: health.ready, message });
-        })
-        .await?;
+            Some(AttachmentHealth { name, ready: health.ready, message })
+        };
+        let Whole { rows: mut attachments, incomplete } = page::whole(desk, &namespace, of).await?;
+        let attachments_omitted = attachments.len().saturating_sub(ATTACHMENTS);
+        attachments.truncate(ATTACHMENTS);
         let agent = AgentView {
             namespace: namespace.to_string(),
             name: name.to_string(),
@@ -344,8 +340,9 @@ impl Tool for AgentGet {
                 .collect(),
             attachments,
             attachments_omitted,
+            incomplete,
         };
-        Ok(Get { agent }.into())
+        Ok(Get { agent })
     }
 }
 

@@ -29,32 +29,21 @@ pub struct ErrorBody {
     pub field: Option<String>,
 }
 
-/// What came of a tool: its output, and what is wrong although there is one.
-#[derive(Debug)]
-pub struct Done<T> {
-    /// The output.
-    pub output: T,
-    /// What was done, but did not lead to what was asked for.
-    pub problem: Option<Problem>,
-}
-
-impl<T> From<T> for Done<T> {
-    fn from(output: T) -> Self {
-        Self { output, problem: None }
+impl ErrorBody {
+    /// What is wrong.
+    pub fn of(problem: &Problem) -> Self {
+        Self {
+            reason: problem.reason.as_str(),
+            message: problem.message.clone(),
+            field: problem.field.clone(),
+        }
     }
 }
 
 /// The result of a tool that came to an end.
-pub fn result<T: Serialize + Spoken>(done: &Done<T>) -> RawJson {
-    let text = match &done.problem {
-        None => done.output.text(),
-        Some(problem) => format!("{}\n{}", sentence(problem), done.output.text()),
-    };
-    let mut structured = serde_json::to_value(&done.output).expect("outputs are JSON objects");
-    if let Some(problem) = &done.problem {
-        structured["error"] = json!(body(problem));
-    }
-    let written = write(&text, &structured, done.problem.is_some());
+pub fn result<T: Serialize + Spoken>(output: &T) -> RawJson {
+    let structured = serde_json::to_value(output).expect("outputs are JSON objects");
+    let written = write(&output.text(), &structured, false);
     if written.bytes().len() <= LONGEST {
         return written;
     }
@@ -67,21 +56,10 @@ pub fn result<T: Serialize + Spoken>(done: &Done<T>) -> RawJson {
     )
 }
 
-/// The result of a tool that failed.
+/// The result of a tool that did not do what was asked.
 pub fn failure(problem: &Problem) -> RawJson {
-    write(&sentence(problem), &json!({"error": body(problem)}), true)
-}
-
-fn sentence(problem: &Problem) -> String {
-    format!("{}: {}", problem.reason, problem.message)
-}
-
-fn body(problem: &Problem) -> ErrorBody {
-    ErrorBody {
-        reason: problem.reason.as_str(),
-        message: problem.message.clone(),
-        field: problem.field.clone(),
-    }
+    let text = format!("{}: {}", problem.reason, problem.message);
+    write(&text, &json!({"error": ErrorBody::of(problem)}), true)
 }
 
 fn write(text: &str, structured: &Value, is_error: bool) -> RawJson {
@@ -108,8 +86,8 @@ mod tests {
 
     #[test]
     fn what_is_too_long_says_so() {
-        let done = Done::from(Big(vec!["x".repeat(1000); 300]));
-        let result: Value = serde_json::from_str(result(&done).as_str()).unwrap();
+        let big = Big(vec!["x".repeat(1000); 300]);
+        let result: Value = serde_json::from_str(result(&big).as_str()).unwrap();
         assert_eq!(result["structuredContent"]["error"]["reason"], "MessageTooLarge");
         assert_eq!(result["isError"], true);
     }

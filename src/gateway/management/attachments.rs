@@ -6,13 +6,13 @@ pub use change::{AttachmentApply, AttachmentDelete, AttachmentRetry};
 
 use super::{
     Desk, Hints, Tool,
-    answer::{Done, Spoken},
+    answer::Spoken,
     args::Arguments,
     cluster::{read, readable},
     names::{Limit, Name, Namespace},
-    page::{self, More, page},
+    page::{self, More, Whole, page},
     problem::Problem,
-    text::line,
+    text::{is_zero, line},
     view::{ConditionView, Health, Status, name_of},
 };
 use crate::{
@@ -128,12 +128,12 @@ impl Tool for AttachmentsList {
         desk: &Desk,
         arguments: ListArguments,
         _: &ManagementContext,
-    ) -> Result<Done<List>, Problem> {
+    ) -> Result<List, Problem> {
         let ListArguments { namespace, agent, limit, from } = &arguments;
         let ask = page::Ask { namespace: namespace.as_ref(), limit: *limit, from: from.as_deref() };
         let (attachments, page) =
             page(desk, ask, |guarded| row(&guarded, agent.as_deref())).await?;
-        Ok(List { attachments, page }.into())
+        Ok(List { attachments, page })
     }
 }
 
@@ -275,14 +275,16 @@ pub struct AttachmentView {
     pub protocol_version: Option<String>,
     /// Its generations in the Agent's Sessions, the newest first.
     pub generations: Vec<GenerationView>,
+    /// How many generations are not shown here.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub generations_omitted: usize,
+    /// Why there may be generations, or tools, that are not known here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
     /// The spec as it stands; Secrets are named in it, never shown. Absent where it is over 48 KiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Map<String, Value>>")]
     pub spec: Option<Value>,
-}
-
-fn is_zero(number: &usize) -> bool {
-    *number == 0
 }
 
 impl AttachmentView {
@@ -313,6 +315,12 @@ impl AttachmentView {
                 out,
                 "Session {session}, generation {generation}: {state:?}, {reason}. {message}"
             );
+        }
+        if self.generations_omitted > 0 {
+            let _ = writeln!(out, "And {} more generations.", self.generations_omitted);
+        }
+        if let Some(why) = &self.incomplete {
+            let _ = writeln!(out, "There may be more generations: {why}");
         }
         if let Some(spec) = &self.spec {
             let _ = writeln!(out, "Spec: {}", line(&spec.to_string(), 16 * 1024));
@@ -353,9 +361,9 @@ impl Tool for AttachmentGet {
         desk: &Desk,
         GetArguments { namespace, name }: GetArguments,
         _: &ManagementContext,
-    ) -> Result<Done<Get>, Problem> {
+    ) -> Result<Get, Problem> {
         let attachment = desk.attachment(&namespace, &name).await?;
-        Ok(Get { attachment: desk.view(&attachment).await? }.into())
+        Ok(Get { attachment: desk.view(&attachment).await })
     }
 }
 
@@ -377,39 +385,50 @@ impl Desk {
         readable(found.ok_or_else(|| Problem::missing("McpAttachment", namespace, name))?)
     }
 
-    /// The attachment with what its Sessions say of it. Where the account may not list Sessions,
-    /// what they would say is left out.
-    async fn view(&self, attachment: &McpAttachment) -> Result<AttachmentView, Problem> {
+    /// The attachment with what its Sessions say of it. Where they cannot be listed, it says so.
+    async fn view(&self, attachment: &McpAttachment) -> AttachmentView {
         let meta = &attachment.metadata;
         let namespace = meta.namespace.clone().unwrap_or_default();
         let uid = meta.uid.clone().unwrap_or_default();
-        let (mut generations, mut serving) = (vec![], None);
-        let listed = page::whole::<Session>(self, &namespace, |guarded| {
-            let Ok(session) = guarded.0 else { return };
-            if session.spec.agent_ref.name != attachment.spec.agent_ref.name {
-                return;
-            }
-            let name = session.metadata.name.clone().unwrap_or_default();
-            if serving.is_none() {
+        let mut around = Around::default();
+        let listed = page::whole(self, &namespace, |guarded: DeserializeGuard<Session>| {
+            let session = guarded.0.ok()?;
+            let ours = session.spec.agent_ref.name == attachment.spec.agent_ref.name;
+            ours.then(|| {
+                let entries = session.status.unwrap_or_default().attachments;
+                let of = entries.into_iter().filter(|e| e.attachment_uid == uid);
+                (session.metadata.name.unwrap_or_default(), of.collect::<Vec<_>>())
+            })
+        });
+        let (sessions, incomplete) = match listed.await {
+            Ok(Whole { rows, incomplete }) => (rows, incomplete),
+            Err(problem) => (vec![], Some(problem.message)),
+        };
+        around.incomplete = incomplete;
+        for (name, entries) in sessions {
+            if around.serving.is_none() {
                 let key = SessionKey { namespace: namespace.clone(), name: name.clone() };
-                serving = self.sessions.get(&key).and_then(|hosted| {
+                around.serving = self.sessions.get(&key).and_then(|hosted| {
                     let catalog = hosted.catalogs.load();
                     catalog.servers().iter().find(|s| s.handle.attachment_uid == uid).cloned()
                 });
             }
-            let entries = session.status.unwrap_or_default().attachments;
-            let ours = entries.into_iter().filter(|e| e.attachment_uid == uid);
-            generations.extend(ours.map(|entry| generation(&name, entry)));
-        })
-        .await;
-        match listed {
-            Err(problem) if problem.reason != Reason::Forbidden => return Err(problem),
-            _ => {}
+            around.generations.extend(entries.into_iter().map(|entry| generation(&name, entry)));
         }
-        generations.sort_by(|a, b| b.generation.cmp(&a.generation).then(a.session.cmp(&b.session)));
-        generations.truncate(GENERATIONS);
-        Ok(view(attachment, generations, serving.as_ref()))
+        let newest = |a: &GenerationView, b: &GenerationView| {
+            b.generation.cmp(&a.generation).then(a.session.cmp(&b.session))
+        };
+        around.generations.sort_by(newest);
+        view(attachment, around)
     }
+}
+
+/// What the Agent's Sessions say of an attachment.
+#[derive(Default)]
+struct Around {
+    generations: Vec<GenerationView>,
+    serving: Option<Server>,
+    incomplete: Option<String>,
 }
 
 fn generation(session: &str, entry: Generation) -> GenerationView {
@@ -423,11 +442,10 @@ fn generation(session: &str, entry: Generation) -> GenerationView {
     }
 }
 
-fn view(
-    attachment: &McpAttachment,
-    generations: Vec<GenerationView>,
-    serving: Option<&Server>,
-) -> AttachmentView {
+fn view(attachment: &McpAttachment, around: Around) -> AttachmentView {
+    let Around { mut generations, serving, incomplete } = around;
+    let (serving, all) = (serving.as_ref(), generations.len());
+    generations.truncate(GENERATIONS);
     let (meta, spec) = (&attachment.metadata, &attachment.spec);
     let name = meta.name.clone().unwrap_or_default();
     let told = attachment.status.clone().unwrap_or_default();
@@ -448,7 +466,9 @@ fn view(
         tools,
         tools_omitted: omitted,
         protocol_version: told.protocol_version,
+        generations_omitted: all - generations.len(),
         generations,
+        incomplete: incomplete.map(|why| line(&why, 512)),
         spec: shown,
         name,
     }

@@ -4,8 +4,13 @@ use super::{problem::Problem, text::line};
 use crate::domain::reason::Reason;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::NamespaceResourceScope;
-use kube::{Api, Resource, core::DeserializeGuard, runtime::watcher};
-use serde::de::DeserializeOwned;
+use kube::{
+    Api, Client, Resource,
+    api::PostParams,
+    core::{DeserializeGuard, Request},
+    runtime::watcher,
+};
+use serde::{Serialize, de::DeserializeOwned};
 use std::{fmt::Debug, time::Duration};
 
 /// How long one request may take.
@@ -71,6 +76,21 @@ pub async fn write<T>(
 
 fn late() -> String {
     format!("no answer within {} s", LIMIT.as_secs())
+}
+
+/// Creates an object. It may be one that cannot be read afterwards.
+///
+/// # Errors
+/// What the API server said.
+pub async fn create<K: Kind + Serialize>(
+    client: &Client,
+    namespace: &str,
+    params: &PostParams,
+    object: &K,
+) -> Result<DeserializeGuard<K>, kube::Error> {
+    let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
+    let request = Request::new(K::url_path(&(), Some(namespace))).create(params, body);
+    client.request(request.map_err(kube::Error::BuildRequest)?).await
 }
 
 /// The object, where it can be read.

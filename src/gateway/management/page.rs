@@ -8,7 +8,11 @@ use super::{
     problem::Problem,
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use kube::{Api, api::ListParams, core::DeserializeGuard};
+use kube::{
+    Api,
+    api::ListParams,
+    core::{DeserializeGuard, ObjectList},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +20,9 @@ use serde::{Deserialize, Serialize};
 const CHUNK: u32 = 50;
 /// A page ends after this many bytes of rows.
 const ENOUGH_BYTES: usize = 64 * 1024;
-/// Requests for one page: with a filter, most of them may give nothing.
+/// Objects that are asked for at one time where all are wanted.
+const MANY: u32 = 500;
+/// Requests for one page, or one whole list: with a filter, most of them may give nothing.
 const REQUESTS: usize = 40;
 
 /// Where a page begins.
@@ -76,7 +82,8 @@ impl More {
 /// A page of rows. `row` leaves out what it gives no row for.
 ///
 /// # Errors
-/// A namespace that is not open to these tools, a cursor that is none, what the API server says.
+/// A namespace that is not open to these tools, a cursor that is none or too old, what the API
+/// server says.
 pub async fn page<K: Kind, R: Serialize>(
     desk: &Desk,
     ask: Ask<'_>,
@@ -97,12 +104,15 @@ pub async fn page<K: Kind, R: Serialize>(
     let (mut rows, mut bytes, mut requests) = (vec![], 0, 0);
     while at < namespaces.len() && rows.len() < limit && bytes < ENOUGH_BYTES && requests < REQUESTS
     {
-        let namespace = &namespaces[at];
         let chunk = u32::try_from(limit - rows.len()).unwrap_or(CHUNK).min(CHUNK);
-        let params = ListParams { continue_token: token, ..ListParams::default() }.limit(chunk);
-        let api: Api<DeserializeGuard<K>> = Api::namespaced(desk.client.clone(), namespace);
-        let doing = format!("Listing {}s in {namespace}", K::kind(&()));
-        let list = read(&doing, api.list(&params)).await?;
+        let asked = token.clone();
+        let Some(list) = list(desk, &namespaces[at], asked, chunk).await? else {
+            if requests > 0 && token.is_some() {
+                // it was given within this page: what is there is one, and the next call tells
+                break;
+            }
+            return Err(Problem::argument("continue", "is too old: begin the list without it"));
+        };
         requests += 1;
         for row in list.items.into_iter().filter_map(&row) {
             bytes += serde_json::to_vec(&row).map_or(0, |text| text.len());
@@ -117,27 +127,65 @@ pub async fn page<K: Kind, R: Serialize>(
     Ok((rows, More { more: next.is_some(), next }))
 }
 
-/// Every object of a kind in a namespace, up to `most`; whether there is more.
+/// Rows of every object of a kind in a namespace.
+#[derive(Debug)]
+pub struct Whole<R> {
+    /// The rows.
+    pub rows: Vec<R>,
+    /// Why there may be more, for people; none where these are all.
+    pub incomplete: Option<String>,
+}
+
+/// Rows of every object of a kind in a namespace, up to 20,000 objects; `row` leaves out what it
+/// gives no row for. A list that expires while it is read is begun again once.
 ///
 /// # Errors
 /// What the API server says.
-pub async fn whole<K: Kind>(
+pub async fn whole<K: Kind, R>(
     desk: &Desk,
     namespace: &str,
-    mut keep: impl FnMut(DeserializeGuard<K>),
-) -> Result<(), Problem> {
-    let api: Api<DeserializeGuard<K>> = Api::namespaced(desk.client.clone(), namespace);
-    let doing = format!("Listing {}s in {namespace}", K::kind(&()));
-    let mut params = ListParams::default().limit(500);
+    mut row: impl FnMut(DeserializeGuard<K>) -> Option<R>,
+) -> Result<Whole<R>, Problem> {
+    let kind = K::kind(&());
+    let (mut rows, mut token, mut expired) = (vec![], None, false);
+    let mut seen = 0;
     for _ in 0..REQUESTS {
-        let list = read(&doing, api.list(&params)).await?;
-        list.items.into_iter().for_each(&mut keep);
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => break,
+        let Some(list) = list(desk, namespace, token.take(), MANY).await? else {
+            if expired {
+                let why = format!("the list of {kind}s expired twice while it was read.");
+                return Ok(Whole { rows, incomplete: Some(why) });
+            }
+            (expired, seen) = (true, 0);
+            rows.clear();
+            continue;
+        };
+        seen += list.items.len();
+        rows.extend(list.items.into_iter().filter_map(&mut row));
+        token = list.metadata.continue_.filter(|token| !token.is_empty());
+        if token.is_none() {
+            return Ok(Whole { rows, incomplete: None });
         }
     }
-    Ok(())
+    let why = format!("{namespace} has more than the {seen} {kind}s that were read.");
+    Ok(Whole { rows, incomplete: Some(why) })
+}
+
+/// One list of the API server; none where the token is too old.
+async fn list<K: Kind>(
+    desk: &Desk,
+    namespace: &str,
+    token: Option<String>,
+    limit: u32,
+) -> Result<Option<ObjectList<DeserializeGuard<K>>>, Problem> {
+    let params = ListParams { continue_token: token, ..ListParams::default() }.limit(limit);
+    let api: Api<DeserializeGuard<K>> = Api::namespaced(desk.client.clone(), namespace);
+    let listing = async {
+        match api.list(&params).await {
+            Err(kube::Error::Api(status)) if status.code == 410 => Ok(None),
+            other => other.map(Some),
+        }
+    };
+    read(&format!("Listing {}s in {namespace}", K::kind(&())), listing).await
 }
 
 #[cfg(test)]

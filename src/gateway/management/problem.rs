@@ -97,7 +97,6 @@ impl Problem {
             }
             409 => Self::new(Reason::FieldConflict, format!("{doing}: {said}."))
                 .next("Read the object again and repeat the call."),
-            410 => Self::argument("continue", "is too old: begin the list without it"),
             400 | 413 | 422 => Self::invalid(doing, &said, causes),
             code => Self::unavailable(doing, &format!("{code} {said}")),
         }

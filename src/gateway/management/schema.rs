@@ -30,8 +30,7 @@ fn input<T: JsonSchema>() -> Value {
     schema::<T>(SchemaSettings::draft2020_12().for_deserialize())
 }
 
-/// A result is what the tool gives, or an error, or both: what was done did not lead to what was
-/// asked for.
+/// A result is what the tool gives, or an error.
 fn output<T: JsonSchema>() -> Value {
     let mut schema = schema::<T>(SchemaSettings::draft2020_12().for_serialize());
     let mut error = self::schema::<ErrorBody>(SchemaSettings::draft2020_12().for_serialize());

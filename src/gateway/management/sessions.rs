@@ -6,13 +6,13 @@ pub use change::{SessionClose, SessionCreate};
 
 use super::{
     Desk, Hints, Tool,
-    answer::{Done, Spoken},
+    answer::Spoken,
     args::Arguments,
     cluster::{read, readable},
     names::{Limit, Name, Namespace},
     page::{self, More, page},
     problem::Problem,
-    text::line,
+    text::{is_zero, line},
     view::{ConditionView, Health, Status, name_of},
 };
 use crate::{
@@ -26,6 +26,7 @@ use crate::{
     },
     gateway::export::ManagementContext,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, core::DeserializeGuard};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -129,11 +130,11 @@ impl Tool for SessionsList {
         desk: &Desk,
         arguments: ListArguments,
         _: &ManagementContext,
-    ) -> Result<Done<List>, Problem> {
+    ) -> Result<List, Problem> {
         let ListArguments { namespace, agent, limit, from } = &arguments;
         let ask = page::Ask { namespace: namespace.as_ref(), limit: *limit, from: from.as_deref() };
         let (sessions, page) = page(desk, ask, |guarded| row(&guarded, agent.as_deref())).await?;
-        Ok(List { sessions, page }.into())
+        Ok(List { sessions, page })
     }
 }
 
@@ -160,7 +161,7 @@ fn row(guarded: &DeserializeGuard<Session>, agent: Option<&str>) -> Option<Row> 
             namespace: invalid.metadata.namespace.clone().unwrap_or_default(),
             name,
             agent: None,
-            standing: false,
+            standing: standing_of(&invalid.metadata).is_some(),
             phase: None,
             attachments: None,
             health: Health::unreadable(&line(&broken.unwrap_or_default(), 200)),
@@ -168,10 +169,16 @@ fn row(guarded: &DeserializeGuard<Session>, agent: Option<&str>) -> Option<Row> 
     }
 }
 
-/// Whether the operator keeps it: the Agent is its controller.
+/// Whether the operator keeps it.
 fn is_standing(session: &Session) -> bool {
-    let owners = session.metadata.owner_references.as_deref().unwrap_or_default();
-    owners.iter().any(|o| o.kind == "Agent" && o.controller == Some(true))
+    standing_of(&session.metadata).is_some()
+}
+
+/// The Agent whose Standing Session it is: its controller.
+fn standing_of(meta: &ObjectMeta) -> Option<&str> {
+    let owners = meta.owner_references.as_deref().unwrap_or_default();
+    let agent = owners.iter().find(|o| o.kind == "Agent" && o.controller == Some(true));
+    agent.map(|owner| owner.name.as_str())
 }
 
 fn status(session: &Session) -> Status<'_> {
@@ -260,10 +267,6 @@ pub struct SessionView {
     /// How many generations are not shown here.
     #[serde(skip_serializing_if = "is_zero")]
     pub generations_omitted: usize,
-}
-
-fn is_zero(number: &usize) -> bool {
-    *number == 0
 }
 
 impl SessionView {
@@ -368,9 +371,9 @@ impl Tool for SessionGet {
         desk: &Desk,
         GetArguments { namespace, name }: GetArguments,
         _: &ManagementContext,
-    ) -> Result<Done<Get>, Problem> {
+    ) -> Result<Get, Problem> {
         let session = desk.session(&namespace, &name).await?;
-        Ok(Get { session: SessionView::of(&session) }.into())
+        Ok(Get { session: SessionView::of(&session) })
     }
 }
 

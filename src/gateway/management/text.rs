@@ -24,6 +24,11 @@ pub fn line(text: &str, limit: usize) -> String {
     shown(&one_line(text), limit)
 }
 
+/// Whether nothing was left out, so that nothing is said of it.
+pub fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

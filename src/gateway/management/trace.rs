@@ -2,7 +2,7 @@
 
 use super::{
     Desk, Hints, Tool,
-    answer::{Done, Spoken},
+    answer::Spoken,
     args::Arguments,
     names::{Limit, Name, Namespace, USUAL},
     problem::Problem,
@@ -179,7 +179,7 @@ impl Tool for TraceList {
         desk: &Desk,
         ListArguments { namespace, session: name, after, limit }: ListArguments,
         _: &ManagementContext,
-    ) -> Result<Done<List>, Problem> {
+    ) -> Result<List, Problem> {
         let session = desk.session(&namespace, &name).await?;
         let key = SessionKey { namespace: namespace.to_string(), name: name.to_string() };
         desk.account.may_read_trace(&desk.own, &key).await?;
@@ -204,7 +204,7 @@ impl Tool for TraceList {
         }
         let more = asked_for || shown.len() < total;
         let next = shown.last().map(|r| r.seq).filter(|_| more);
-        Ok(List { session: key.to_string(), records: shown, more, next }.into())
+        Ok(List { session: key.to_string(), records: shown, more, next })
     }
 }
 

@@ -24,6 +24,8 @@ pub enum State {
     Failed,
     /// Nothing goes on, as asked for: it is suspended.
     Settled,
+    /// What was asked for was replaced by a later request before it was seen to.
+    Superseded,
     /// The time is over. It goes on by itself.
     TimedOut,
 }

@@ -250,7 +250,7 @@ impl Post<'_> {
         };
         let call = self.service.call(ToolCall { name, arguments, params, context });
         let mut pending = Pending::new(call, in_flight, self.store.orphans().clone());
-        let config = self.store.config();
+        let (config, ended) = (self.store.config(), self.service.ended());
         if self.accept.json {
             let within = config.json_within;
             let answer = match &progress {
@@ -262,7 +262,11 @@ impl Post<'_> {
                     () = tokio::time::sleep(within) => None,
                 },
                 None if self.accept.sse => tokio::time::timeout(within, &mut pending).await.ok(),
-                None => Some((&mut pending).await),
+                None => tokio::select! {
+                    biased;
+                    answer = &mut pending => Some(answer),
+                    () = ended.cancelled() => return Ok(withdrawn().respond(Some(id))),
+                },
             };
             match answer {
                 Some(Some(answer)) => {
@@ -273,7 +277,6 @@ impl Post<'_> {
                 None => {}
             }
         }
-        let ended = self.service.ended();
         let pending = (pending, progress);
         Ok(respond::stream(stream::answer(pending, id.clone(), ended, config.keep_alive)))
     }
@@ -328,6 +331,13 @@ fn silent() -> Refusal {
     let message = format!("the next piece of the body did not come within {SILENCE:?}");
     let (status, reason) = (StatusCode::REQUEST_TIMEOUT, Reason::InvalidRequest);
     Refusal::new(status, reason, code::INVALID_REQUEST, message)
+}
+
+/// Where no stream can simply end. What is on record is the call, which goes on.
+fn withdrawn() -> Refusal {
+    let message = "what this request came with is valid no longer; the call goes on, and nobody \
+        hears of its end";
+    Refusal::new(StatusCode::FORBIDDEN, Reason::Forbidden, code::SERVER, message)
 }
 
 fn duplicate() -> Refusal {

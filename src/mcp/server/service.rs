@@ -98,6 +98,7 @@ pub trait Service: Send + Sync + 'static {
     /// Told of each refused request that belongs on record, before the client is answered.
     fn refused(&self, refused: Refused) -> BoxFuture<'static, ()>;
 
-    /// Cancelled when the subject's open streams must end: a right withdrawn, the endpoint gone.
+    /// Cancelled when the subject's open streams and requests must end: a right withdrawn, the
+    /// endpoint gone.
     fn ended(&self) -> CancellationToken;
 }

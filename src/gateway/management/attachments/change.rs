@@ -1,6 +1,6 @@
 //! `attachment_apply`, `attachment_delete` and `attachment_retry`.
 
-use super::{AttachmentView, readable, status};
+use super::{AttachmentView, health, status};
 use crate::{
     api::{McpAttachment, McpAttachmentSpec, RECONCILE_REQUESTED_AT, Session},
     domain::reason::Reason,
@@ -8,27 +8,31 @@ use crate::{
         export::ManagementContext,
         management::{
             Desk, FIELD_MANAGER, Hints, Tool,
-            answer::{Done, Spoken},
+            answer::{ErrorBody, Spoken},
             args::Arguments,
             cluster::{follow, read, write},
             names::{Name, Namespace, WaitSeconds},
             problem::Problem,
-            view::known,
             wait::{Seen, State, Waited, until},
+            written::{self, After, Written, limit, settled},
         },
     },
 };
 use futures::StreamExt as _;
 use kube::{
-    Api,
-    api::{DeleteParams, Patch, PatchParams, Preconditions, ValidationDirective},
+    Api, Resource as _,
+    api::{Patch, PatchParams, ValidationDirective},
     core::DeserializeGuard,
     runtime::watcher,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// Labels of one attachment.
 const LABELS: usize = 32;
@@ -124,18 +128,27 @@ pub struct Applied {
     pub change: Change,
     /// Whether nothing was written.
     pub dry_run: bool,
-    /// The attachment as it is; with dryRun: as it would be.
-    pub attachment: AttachmentView,
+    /// What was written; absent with dryRun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub written: Option<Written>,
+    /// The attachment as it is; with dryRun: as it would be. Absent where it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attachment: Option<AttachmentView>,
     /// How the wait ended, where there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited: Option<Waited>,
+    /// What went wrong after the write, which stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<ErrorBody>,
 }
 
 impl Spoken for Applied {
     fn text(&self) -> String {
         let dry = if self.dry_run { " (dry run: nothing was written)" } else { "" };
-        let waited = self.waited.as_ref().map(Waited::text).unwrap_or_default();
-        format!("{:?}{dry}.\n{waited}{}", self.change, self.attachment.text())
+        let Self { change, written, attachment, waited, problem, .. } = self;
+        let after = written::text(written.as_ref(), waited.as_ref(), problem.as_ref());
+        let shown = attachment.as_ref().map(AttachmentView::text).unwrap_or_default();
+        format!("{change:?}{dry}.\n{after}{shown}")
     }
 }
 
@@ -157,7 +170,7 @@ impl Tool for AttachmentApply {
         desk: &Desk,
         arguments: ApplyArguments,
         context: &ManagementContext,
-    ) -> Result<Done<Applied>, Problem> {
+    ) -> Result<Applied, Problem> {
         let ApplyArguments { namespace, name, labels, dry_run, force, wait_seconds, sent, .. } =
             arguments;
         let api = desk.attachments(&namespace)?;
@@ -179,68 +192,39 @@ impl Tool for AttachmentApply {
         };
         let doing = format!("Applying the McpAttachment {name} in {namespace}");
         let patch = Patch::Apply(&object);
-        let applied = readable(write(&doing, api.patch(&name, &params, &patch)).await?)?;
+        let applied = write(&doing, api.patch(&name, &params, &patch)).await?;
         let change = match before {
             None => Change::Created,
             Some(before) if same(&before, &applied) => Change::Unchanged,
             Some(_) => Change::Changed,
         };
-        let wait = wait_seconds.filter(|w| w.0 > 0 && !dry_run);
-        let (applied, waited, problem) =
-            desk.followed(&namespace, &name, applied, wait, context, |a| status(a).seen()).await?;
-        let attachment = desk.view(&applied).await?;
-        Ok(Done { output: Applied { change, dry_run, attachment, waited }, problem })
+        let written = (!dry_run).then(|| Written::of(applied.meta()));
+        let limit = limit(wait_seconds).filter(|_| !dry_run);
+        let watch = follow(api, &name);
+        let judge = |attachment: &McpAttachment| status(attachment).seen();
+        let (latest, after) = settled(applied, limit, context, watch, judge, health).await?;
+        let attachment = desk.shown(latest).await;
+        let (waited, problem) = after.told();
+        Ok(Applied { change, dry_run, written, attachment, waited, problem })
     }
 }
 
-fn same(before: &DeserializeGuard<McpAttachment>, after: &McpAttachment) -> bool {
-    before.0.as_ref().is_ok_and(|before| {
-        before.spec == after.spec
-            && before.metadata.labels == after.metadata.labels
-            && before.metadata.uid == after.metadata.uid
-    })
+/// Whether nothing is another. What cannot be read is the same if it was not written.
+fn same(before: &DeserializeGuard<McpAttachment>, after: &DeserializeGuard<McpAttachment>) -> bool {
+    let (was, is) = (before.meta(), after.meta());
+    was.uid == is.uid
+        && match (&before.0, &after.0) {
+            (Ok(before), Ok(after)) => before.spec == after.spec && was.labels == is.labels,
+            _ => was.resource_version == is.resource_version,
+        }
 }
 
-/// The attachment as it was seen last, how the wait ended, and what that means.
-type Followed = (McpAttachment, Option<Waited>, Option<Problem>);
-
 impl Desk {
-    /// Follows an attachment until it is settled, where a wait was asked for.
-    async fn followed(
-        &self,
-        namespace: &Namespace,
-        name: &Name,
-        mut latest: McpAttachment,
-        wait: Option<WaitSeconds>,
-        context: &ManagementContext,
-        judge: impl Fn(&McpAttachment) -> Seen,
-    ) -> Result<Followed, Problem> {
-        let Some(WaitSeconds(seconds)) = wait else { return Ok((latest, None, None)) };
-        let limit = Duration::from_secs(seconds.into());
-        let uid = latest.metadata.uid.clone();
-        let watch = follow(self.attachments(namespace)?, name);
-        let what = format!("the McpAttachment {name}");
-        let waited = until(&what, limit, context, watch, |found| match found {
-            Some(Ok(found)) if found.metadata.uid == uid => {
-                let seen = judge(&found);
-                latest = found;
-                Some(seen)
-            }
-            Some(Err(problem)) => Some(Seen::going(problem.message)),
-            _ => Some(Seen::ended(State::Gone, "It was deleted meanwhile.")),
-        })
-        .await?;
-        let problem = match waited.state {
-            State::Failed => {
-                let health = super::health(&latest);
-                let reason = health.reason.as_deref().and_then(known);
-                let problem = Problem::new(reason.unwrap_or(Reason::NotServing), &health.message);
-                Some(problem.next(health.next_step.as_deref().unwrap_or_default()))
-            }
-            State::Gone => Some(Problem::missing("McpAttachment", namespace, name)),
-            State::Ready | State::Settled | State::TimedOut => None,
-        };
-        Ok((latest, Some(waited), problem))
+    async fn shown(&self, latest: Option<McpAttachment>) -> Option<AttachmentView> {
+        match latest {
+            Some(latest) => Some(self.view(&latest).await),
+            None => None,
+        }
     }
 }
 
@@ -267,20 +251,29 @@ pub struct Deleted {
     pub namespace: String,
     /// The attachment's name.
     pub name: String,
-    /// The Agent that it named.
-    pub agent: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its resourceVersion before.
+    pub resource_version: String,
+    /// The Agent that it named. Absent where it could not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
     /// How the wait ended, where there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited: Option<Waited>,
+    /// What went wrong after the write, which stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<ErrorBody>,
 }
 
 impl Spoken for Deleted {
     fn text(&self) -> String {
-        let Self { namespace, name, agent, waited } = self;
-        let waited = waited.as_ref().map(Waited::text).unwrap_or_default();
+        let Self { namespace, name, uid, agent, waited, problem, .. } = self;
+        let of = agent.as_ref().map(|agent| format!(" of {agent}")).unwrap_or_default();
+        let after = written::text(None, waited.as_ref(), problem.as_ref());
         format!(
-            "McpAttachment {namespace}/{name} of {agent} is deleted; its calls in flight finish, \
-             then its server ends.\n{waited}"
+            "McpAttachment {namespace}/{name}{of} (uid {uid}) is deleted; its calls in flight \
+             finish, then its server ends.\n{after}"
         )
     }
 }
@@ -302,31 +295,22 @@ impl Tool for AttachmentDelete {
         desk: &Desk,
         DeleteArguments { namespace, name, wait_seconds }: DeleteArguments,
         context: &ManagementContext,
-    ) -> Result<Done<Deleted>, Problem> {
+    ) -> Result<Deleted, Problem> {
         let api = desk.attachments(&namespace)?;
         let doing = format!("Deleting the McpAttachment {name} in {namespace}");
         let found = read(&doing, api.get_opt(&name)).await?;
         let found = found.ok_or_else(|| Problem::missing("McpAttachment", &namespace, &name))?;
-        let (uid, agent) = match found.0 {
-            Ok(found) => (found.metadata.uid, found.spec.agent_ref.name),
-            // what cannot be read can still go
-            Err(invalid) => (invalid.metadata.uid, String::new()),
+        // what cannot be read can still go
+        let deleted = Written::of(found.meta());
+        let agent = found.0.ok().map(|found| found.spec.agent_ref.name);
+        write(&doing, api.delete(&name, &deleted.deletion())).await?;
+        let after = match limit(wait_seconds) {
+            Some(limit) => After::of(desk.drained(&deleted, limit, context).await)?,
+            None => After::default(),
         };
-        let params = DeleteParams {
-            preconditions: uid
-                .clone()
-                .map(|uid| Preconditions { uid: Some(uid), ..Preconditions::default() }),
-            ..DeleteParams::default()
-        };
-        write(&doing, api.delete(&name, &params)).await?;
-        let waited = match wait_seconds.filter(|w| w.0 > 0) {
-            Some(wait) => {
-                Some(desk.drained(&namespace, &name, uid.unwrap_or_default(), wait, context).await?)
-            }
-            None => None,
-        };
-        let (namespace, name) = (namespace.to_string(), name.to_string());
-        Ok(Deleted { namespace, name, agent, waited }.into())
+        let (waited, problem) = after.told();
+        let Written { namespace, name, uid, resource_version } = deleted;
+        Ok(Deleted { namespace, name, uid, resource_version, agent, waited, problem })
     }
 }
 
@@ -334,43 +318,58 @@ impl Desk {
     /// Waits until no Session of the namespace has a generation of the attachment any more.
     async fn drained(
         &self,
-        namespace: &Namespace,
-        name: &Name,
-        uid: String,
-        WaitSeconds(seconds): WaitSeconds,
+        Written { namespace, name, uid, .. }: &Written,
+        limit: Duration,
         context: &ManagementContext,
     ) -> Result<Waited, Problem> {
         let sessions: Api<DeserializeGuard<Session>> =
-            Api::namespaced(self.client.clone(), self.open(namespace)?);
+            Api::namespaced(self.client.clone(), namespace);
         let watch = watcher(sessions, watcher::Config::default()).boxed();
-        let (mut left, mut listed) = (BTreeMap::<String, usize>::new(), false);
-        let limit = Duration::from_secs(seconds.into());
+        let (mut left, mut dark) = (BTreeMap::<String, usize>::new(), BTreeSet::<String>::new());
+        let mut listed = false;
         let what = format!("the servers of the McpAttachment {name}");
         until(&what, limit, context, watch, |event| {
             let gone = matches!(event, watcher::Event::Delete(_));
             match event {
-                watcher::Event::Init => left.clear(),
-                watcher::Event::InitDone => listed = true,
-                watcher::Event::Apply(DeserializeGuard(Ok(session)))
-                | watcher::Event::InitApply(DeserializeGuard(Ok(session)))
-                | watcher::Event::Delete(DeserializeGuard(Ok(session))) => {
-                    let of = session.metadata.name.unwrap_or_default();
-                    let entries = session.status.unwrap_or_default().attachments;
-                    match entries.iter().filter(|e| e.attachment_uid == uid).count() {
-                        count if count > 0 && !gone => left.insert(of, count),
-                        _ => left.remove(&of),
-                    };
+                watcher::Event::Init => {
+                    left.clear();
+                    dark.clear();
                 }
-                _ => {}
+                watcher::Event::InitDone => listed = true,
+                watcher::Event::Apply(guarded)
+                | watcher::Event::InitApply(guarded)
+                | watcher::Event::Delete(guarded) => {
+                    let of = guarded.meta().name.clone().unwrap_or_default();
+                    dark.remove(&of);
+                    match guarded.0.map(|session| running(session, uid)) {
+                        Ok(count) if count > 0 && !gone => drop(left.insert(of, count)),
+                        Ok(_) => drop(left.remove(&of)),
+                        Err(_) if gone => drop(left.remove(&of)),
+                        // what was seen of it before stays so
+                        Err(_) => drop(dark.insert(of)),
+                    }
+                }
             }
             let count: usize = left.values().sum();
-            listed.then(|| match count {
-                0 => Seen::ended(State::Gone, "Nothing of it runs any more."),
+            listed.then(|| match (count, dark.len()) {
+                (0, 0) => Seen::ended(State::Gone, "Nothing of it runs any more."),
+                (0, dark) => Seen::ended(
+                    State::Gone,
+                    format!(
+                        "Nothing of it runs any more in a Session that can be read; {dark} cannot."
+                    ),
+                ),
                 _ => Seen::going(format!("Draining: {count} generations of it are not gone yet.")),
             })
         })
         .await
     }
+}
+
+/// How many generations of the attachment a Session has.
+fn running(session: Session, uid: &str) -> usize {
+    let entries = session.status.unwrap_or_default().attachments;
+    entries.iter().filter(|e| e.attachment_uid == uid).count()
 }
 
 /// What to try again.
@@ -395,18 +394,25 @@ impl Arguments for RetryArguments {}
 pub struct Retried {
     /// The value of the annotation awaken.dev/reconcile-requested-at that asks for the try.
     pub requested_at: String,
-    /// The attachment as it is.
-    pub attachment: AttachmentView,
+    /// What was written.
+    pub written: Written,
+    /// The attachment as it is. Absent where it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attachment: Option<AttachmentView>,
     /// How the wait ended, where there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited: Option<Waited>,
+    /// What went wrong after the write, which stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<ErrorBody>,
 }
 
 impl Spoken for Retried {
     fn text(&self) -> String {
-        let waited = self.waited.as_ref().map(Waited::text).unwrap_or_default();
-        let at = &self.requested_at;
-        format!("Another try is asked for, at {at}.\n{waited}{}", self.attachment.text())
+        let Self { requested_at, written, attachment, waited, problem } = self;
+        let after = written::text(Some(written), waited.as_ref(), problem.as_ref());
+        let shown = attachment.as_ref().map(AttachmentView::text).unwrap_or_default();
+        format!("Another try is asked for, at {requested_at}.\n{after}{shown}")
     }
 }
 
@@ -427,7 +433,7 @@ impl Tool for AttachmentRetry {
         desk: &Desk,
         RetryArguments { namespace, name, wait_seconds }: RetryArguments,
         context: &ManagementContext,
-    ) -> Result<Done<Retried>, Problem> {
+    ) -> Result<Retried, Problem> {
         let api = desk.attachments(&namespace)?;
         let requested_at = desk.clock.now().to_string();
         let patch = json!({"metadata": {"annotations": {RECONCILE_REQUESTED_AT: requested_at}}});
@@ -439,18 +445,36 @@ impl Tool for AttachmentRetry {
             Reason::NotFound => Problem::missing("McpAttachment", &namespace, &name),
             _ => problem,
         })?;
-        let wait = wait_seconds.filter(|w| w.0 > 0);
-        let judge = |attachment: &McpAttachment| {
-            let handled = attachment.status.as_ref();
-            let handled = handled.and_then(|s| s.last_handled_reconcile_at.as_deref());
-            if handled != Some(&*requested_at) {
-                return Seen::going("The operator has not begun the try yet.");
-            }
-            status(attachment).seen()
-        };
-        let (latest, waited, problem) =
-            desk.followed(&namespace, &name, readable(asked)?, wait, context, judge).await?;
-        let attachment = desk.view(&latest).await?;
-        Ok(Done { output: Retried { requested_at, attachment, waited }, problem })
+        let written = Written::of(asked.meta());
+        let judge = |attachment: &McpAttachment| tried(attachment, &requested_at);
+        let (watch, limit) = (follow(api, &name), limit(wait_seconds));
+        let (latest, after) = settled(asked, limit, context, watch, judge, health).await?;
+        let attachment = desk.shown(latest).await;
+        let (waited, problem) = after.told();
+        Ok(Retried { requested_at, written, attachment, waited, problem })
+    }
+}
+
+/// What is seen by the one who asked for a try at this time.
+fn tried(attachment: &McpAttachment, requested_at: &str) -> Seen {
+    let handled = attachment.status.as_ref().and_then(|s| s.last_handled_reconcile_at.as_deref());
+    if handled == Some(requested_at) {
+        return status(attachment).seen();
+    }
+    let asked = attachment.metadata.annotations.as_ref();
+    match asked.and_then(|all| all.get(RECONCILE_REQUESTED_AT)) {
+        Some(asked) if asked == requested_at => {
+            Seen::going("The operator has not begun the try yet.")
+        }
+        Some(later) => Seen::ended(
+            State::Superseded,
+            format!(
+                "Another request, at {later}, took the place of this one; look with attachment_get."
+            ),
+        ),
+        None => Seen::ended(
+            State::Superseded,
+            format!("Somebody took the request away (the annotation {RECONCILE_REQUESTED_AT})."),
+        ),
     }
 }

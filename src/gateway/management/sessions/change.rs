@@ -1,6 +1,6 @@
 //! `session_create` and `session_close`.
 
-use super::{SessionView, is_standing, status};
+use super::{SessionView, health, standing_of, status};
 use crate::{
     api::{Session, SessionSpec, agent::SessionMode, attachment::AgentRef},
     domain::reason::Reason,
@@ -8,23 +8,19 @@ use crate::{
         export::ManagementContext,
         management::{
             Desk, FIELD_MANAGER, Hints, Tool,
-            answer::{Done, Spoken},
+            answer::{ErrorBody, Spoken},
             args::Arguments,
-            cluster::{follow, write},
+            cluster::{create, follow, read, write},
             names::{Name, Namespace, WaitSeconds},
             problem::Problem,
-            view::known,
             wait::{Seen, State, Waited, until},
+            written::{self, After, Written, limit, settled},
         },
     },
 };
-use kube::{
-    Api,
-    api::{DeleteParams, PostParams, Preconditions},
-};
+use kube::{Resource as _, api::PostParams};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
 /// The API server adds five characters to a generateName.
 const GENERATED: usize = 253 - 5;
@@ -51,20 +47,27 @@ impl Arguments for CreateArguments {}
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Created {
-    /// The Session.
-    pub session: SessionView,
+    /// What was written.
+    pub written: Written,
+    /// The Session. Absent where it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionView>,
     /// How the wait ended, where there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited: Option<Waited>,
+    /// What went wrong after the write, which stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<ErrorBody>,
 }
 
 impl Spoken for Created {
     fn text(&self) -> String {
-        let waited = self.waited.as_ref().map(Waited::text).unwrap_or_default();
-        let SessionView { namespace, name, .. } = &self.session;
+        let Self { written, session, waited, problem } = self;
+        let after = written::text(Some(written), waited.as_ref(), problem.as_ref());
+        let shown = session.as_ref().map(SessionView::text).unwrap_or_default();
+        let Written { namespace, name, .. } = written;
         format!(
-            "Created the Session {namespace}/{name}; end it with session_close.\n{waited}{}",
-            self.session.text()
+            "Created the Session {namespace}/{name}; end it with session_close.\n{after}{shown}"
         )
     }
 }
@@ -86,8 +89,7 @@ impl Tool for SessionCreate {
         desk: &Desk,
         CreateArguments { namespace, agent, name, wait_seconds }: CreateArguments,
         context: &ManagementContext,
-    ) -> Result<Done<Created>, Problem> {
-        let api: Api<Session> = Api::namespaced(desk.client.clone(), desk.open(&namespace)?);
+    ) -> Result<Created, Problem> {
         let owner = desk.agent(&namespace, &agent).await?;
         if owner.spec.session.mode != SessionMode::OnDemand {
             let cause =
@@ -105,37 +107,16 @@ impl Tool for SessionCreate {
         let params =
             PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let doing = format!("Creating a Session of {agent} in {namespace}");
-        let mut latest = write(&doing, api.create(&params, &session)).await?;
-        let Some(WaitSeconds(seconds)) = wait_seconds.filter(|w| w.0 > 0) else {
-            return Ok(Created { session: SessionView::of(&latest), waited: None }.into());
-        };
-        let (uid, made) = (latest.metadata.uid.clone(), latest.metadata.name.clone());
-        let made = made.unwrap_or_default();
-        let watch = follow(desk.sessions_of(&namespace)?, &made);
-        let limit = Duration::from_secs(seconds.into());
-        let what = format!("the Session {made}");
-        let waited = until(&what, limit, context, watch, |found| match found {
-            Some(Ok(found)) if found.metadata.uid == uid => {
-                let seen = status(&found).seen();
-                latest = found;
-                Some(seen)
-            }
-            Some(Err(problem)) => Some(Seen::going(problem.message)),
-            _ => Some(Seen::ended(State::Gone, "It was deleted meanwhile.")),
-        })
-        .await?;
-        let session = SessionView::of(&latest);
-        let problem = match waited.state {
-            State::Failed => {
-                let reason = session.health.reason.as_deref().and_then(known);
-                let problem =
-                    Problem::new(reason.unwrap_or(Reason::NotServing), &session.health.message);
-                Some(problem.next(session.health.next_step.as_deref().unwrap_or_default()))
-            }
-            State::Gone => Some(Problem::missing("Session", &namespace, &made)),
-            State::Ready | State::Settled | State::TimedOut => None,
-        };
-        Ok(Done { output: Created { session, waited: Some(waited) }, problem })
+        let request = create(&desk.client, &namespace, &params, &session);
+        let made = write(&doing, request).await?;
+        let written = Written::of(made.meta());
+        let watch = follow(desk.sessions_of(&namespace)?, &written.name);
+        let judge = |session: &Session| status(session).seen();
+        let (latest, after) =
+            settled(made, limit(wait_seconds), context, watch, judge, health).await?;
+        let session = latest.as_ref().map(SessionView::of);
+        let (waited, problem) = after.told();
+        Ok(Created { written, session, waited, problem })
     }
 }
 
@@ -162,20 +143,29 @@ pub struct Closed {
     pub namespace: String,
     /// The Session's name.
     pub name: String,
-    /// Its Agent.
-    pub agent: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its resourceVersion before.
+    pub resource_version: String,
+    /// Its Agent. Absent where it could not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
     /// How the wait ended, where there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited: Option<Waited>,
+    /// What went wrong after the write, which stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<ErrorBody>,
 }
 
 impl Spoken for Closed {
     fn text(&self) -> String {
-        let Self { namespace, name, agent, waited } = self;
-        let waited = waited.as_ref().map(Waited::text).unwrap_or_default();
+        let Self { namespace, name, uid, agent, waited, problem, .. } = self;
+        let of = agent.as_ref().map(|agent| format!(" of {agent}")).unwrap_or_default();
+        let after = written::text(None, waited.as_ref(), problem.as_ref());
         format!(
-            "Session {namespace}/{name} of {agent} is being closed; calls in flight finish, then \
-             its servers end.\n{waited}"
+            "Session {namespace}/{name}{of} (uid {uid}) is being closed; calls in flight finish, \
+             then its servers end.\n{after}"
         )
     }
 }
@@ -197,44 +187,38 @@ impl Tool for SessionClose {
         desk: &Desk,
         CloseArguments { namespace, name, wait_seconds }: CloseArguments,
         context: &ManagementContext,
-    ) -> Result<Done<Closed>, Problem> {
-        let session = desk.session(&namespace, &name).await?;
-        let agent = session.spec.agent_ref.name.clone();
-        if is_standing(&session) {
-            let cause = format!("{name} is the Standing Session of the Agent {agent}.");
+    ) -> Result<Closed, Problem> {
+        let api = desk.sessions_of(&namespace)?;
+        let doing = format!("Closing the Session {name} in {namespace}");
+        let found = read(&doing, api.get_opt(&name)).await?;
+        let found = found.ok_or_else(|| Problem::missing("Session", &namespace, &name))?;
+        // what cannot be read can still go, if it is nobody's Standing Session
+        if let Some(owner) = standing_of(found.meta()) {
+            let cause = format!("{name} is the Standing Session of the Agent {owner}.");
             let next =
                 "It stays as long as its Agent: suspend its attachments, or delete the Agent.";
             return Err(Problem::new(Reason::SessionNotOnDemand, cause).next(next).about("name"));
         }
-        let uid = session.metadata.uid.clone();
-        let params = DeleteParams {
-            preconditions: uid
-                .clone()
-                .map(|uid| Preconditions { uid: Some(uid), ..Preconditions::default() }),
-            ..DeleteParams::default()
-        };
-        let doing = format!("Closing the Session {name} in {namespace}");
-        let api = desk.sessions_of(&namespace)?;
-        write(&doing, api.delete(&name, &params)).await?;
-        let waited = match wait_seconds.filter(|w| w.0 > 0) {
-            None => None,
-            Some(WaitSeconds(seconds)) => {
-                let watch = follow(api, &name);
-                let limit = Duration::from_secs(seconds.into());
-                let what = format!("the Session {name}");
-                let gone = || Seen::ended(State::Gone, "Nothing of it runs any more.");
+        let closed = Written::of(found.meta());
+        let agent = found.0.ok().map(|session| session.spec.agent_ref.name);
+        write(&doing, api.delete(&name, &closed.deletion())).await?;
+        let after = match limit(wait_seconds) {
+            None => After::default(),
+            Some(limit) => {
+                let (watch, what) = (follow(api, &name), format!("the Session {name}"));
                 let judge = |found: Option<Result<Session, Problem>>| match found {
-                    Some(Ok(found)) if found.metadata.uid == uid => {
+                    Some(Ok(found)) if found.metadata.uid.as_ref() == Some(&closed.uid) => {
                         let left = found.status.unwrap_or_default().attachments.len();
                         Some(Seen::going(format!("Draining: {left} generations are not gone yet.")))
                     }
-                    Some(Err(_)) => None,
-                    _ => Some(gone()),
+                    Some(Err(problem)) => Some(Seen::going(problem.message)),
+                    _ => Some(Seen::ended(State::Gone, "Nothing of it runs any more.")),
                 };
-                Some(until(&what, limit, context, watch, judge).await?)
+                After::of(until(&what, limit, context, watch, judge).await)?
             }
         };
-        let (namespace, name) = (namespace.to_string(), name.to_string());
-        Ok(Closed { namespace, name, agent, waited }.into())
+        let (waited, problem) = after.told();
+        let Written { namespace, name, uid, resource_version } = closed;
+        Ok(Closed { namespace, name, uid, resource_version, agent, waited, problem })
     }
 }
