@@ -5,8 +5,11 @@
 //! highest raised one is refused.
 
 pub mod memory;
+pub mod postgres;
+mod queue;
 mod rules;
 pub mod sqlite;
+mod stored;
 pub mod tool;
 
 use crate::domain::record::{Entry, Record};

@@ -83,6 +83,11 @@ impl State {
         Position { seq: self.head.seq, hash: self.head.hash.to_hex() }
     }
 
+    /// Every intent up to this place has its outcome.
+    pub fn settled(&self) -> u64 {
+        self.open.values().min().map_or(self.head.seq, |first| first - 1)
+    }
+
     /// Raises the epoch.
     pub fn raise(&mut self, epoch: i64) -> Result<(), AppendError> {
         if epoch < self.epoch {

@@ -17,7 +17,10 @@ mod writer;
 
 pub use schema::Durability;
 
-use super::{Append, AppendError, Chain, Position, Read, ReadError};
+use super::{
+    Append, AppendError, Chain, Position, Read, ReadError,
+    queue::{self, Counters, Job, QUEUE, Request},
+};
 use crate::{
     domain::{
         chain::entry_json,
@@ -34,13 +37,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
 };
-use store::Request;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
-use writer::Job;
 
-/// How many appends may wait; the next one waits for a place.
-const QUEUE: usize = 1024;
 /// How many reads run at the same time.
 const READERS: usize = 2;
 
@@ -128,8 +127,8 @@ impl Sqlite {
         private(path).map_err(|error| OpenError::File { path: path.to_owned(), error })?;
         let store = store::Store::open(path.to_owned(), durability)?;
         let (jobs, queue) = mpsc::channel(QUEUE);
-        let writer = writer::start(store, queue, lock, writer::Counters::new(metrics))
-            .map_err(OpenError::Thread)?;
+        let writer =
+            writer::start(store, queue, lock, Counters::new(metrics)).map_err(OpenError::Thread)?;
         Ok(Self(Arc::new(Inner {
             path: path.to_owned(),
             jobs,
@@ -165,24 +164,6 @@ impl Sqlite {
         }
     }
 
-    /// Puts the request into the queue at once if there is a place, so that it is written even if
-    /// the future is dropped before it was ever polled.
-    fn ask<'a>(&'a self, request: Request) -> BoxFuture<'a, store::Answer> {
-        let (reply, answer) = oneshot::channel();
-        let sent = self.0.jobs.try_send(Job::Write { request, reply });
-        async move {
-            match sent {
-                Ok(()) => {}
-                Err(mpsc::error::TrySendError::Closed(_)) => return Err(closed()),
-                Err(mpsc::error::TrySendError::Full(job)) => {
-                    self.0.jobs.send(job).await.map_err(|_| closed())?;
-                }
-            }
-            answer.await.unwrap_or_else(|_| Err(closed()))
-        }
-        .boxed()
-    }
-
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, ReadError> + Send + 'static,
@@ -207,10 +188,6 @@ impl Sqlite {
         };
         tokio::task::spawn_blocking(work).await.map_err(|e| gone(&e))?
     }
-}
-
-fn closed() -> AppendError {
-    AppendError::Unavailable("the journal is closed".into())
 }
 
 /// Opens a file that only its owner may read, made if there is none.
@@ -240,7 +217,7 @@ impl Append for Sqlite {
         entry: Entry,
     ) -> BoxFuture<'a, Result<Position, AppendError>> {
         let (chain, json) = (chain.clone(), entry_json(&entry));
-        self.ask(Request::Append { chain, epoch, entry: Box::new(entry), json })
+        queue::ask(&self.0.jobs, Request::Append { chain, epoch, entry: Box::new(entry), json })
     }
 
     fn raise_epoch<'a>(
@@ -248,7 +225,9 @@ impl Append for Sqlite {
         chain: &'a Chain,
         epoch: i64,
     ) -> BoxFuture<'a, Result<(), AppendError>> {
-        self.ask(Request::Raise { chain: chain.clone(), epoch }).map(|r| r.map(|_| ())).boxed()
+        queue::ask(&self.0.jobs, Request::Raise { chain: chain.clone(), epoch })
+            .map(|r| r.map(|_| ()))
+            .boxed()
     }
 }
 

@@ -4,11 +4,11 @@
 
 use super::schema::{self, OPEN, place};
 use crate::{
-    domain::{
-        chain::{Hash, Head, Stored},
-        record::{Entry, Kind, Record},
+    domain::{chain::Head, record::Record},
+    journal::{
+        Chain, MAX_PAGE, ReadError,
+        stored::{Raw, hash_of},
     },
-    journal::{Chain, MAX_PAGE, ReadError},
 };
 use rusqlite::{Connection, Row, params, types::ValueRef};
 
@@ -16,84 +16,29 @@ fn unavailable(error: rusqlite::Error) -> ReadError {
     ReadError::Unavailable(error.to_string())
 }
 
-/// A record as the file has it.
-pub(in crate::journal) struct Raw {
-    pub seq: u64,
-    pub kind: i64,
-    pub call: Option<String>,
-    pub previous: Hash,
-    pub hash: Hash,
-    pub entry: Vec<u8>,
-}
-
-/// The part of an entry that has columns of its own. The rest is not looked at, so that a record
-/// with words of a later version still fits.
-#[derive(serde::Deserialize)]
-struct Columns {
-    kind: Kind,
-    #[serde(default)]
-    call: Option<String>,
-}
-
 const COLUMNS: &str = "place, kind, call, previous, hash, entry";
 
-impl Raw {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let place: i64 = row.get(0)?;
-        // Damaged text is for the hash to find, not for the database.
-        let bytes = |column| -> rusqlite::Result<Vec<u8>> {
-            Ok(match row.get_ref(column)? {
-                ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.to_vec(),
-                _ => vec![],
-            })
-        };
-        let call = match row.get_ref(2)? {
-            ValueRef::Null => None,
-            _ => Some(String::from_utf8_lossy(&bytes(2)?).into_owned()),
-        };
-        let hash = |column| -> rusqlite::Result<Hash> {
-            // What is no hash becomes one that fits nothing.
-            Ok(Hash(bytes(column)?.try_into().unwrap_or([0xff; 32])))
-        };
-        Ok(Self {
-            seq: place.cast_unsigned() & u64::from(u32::MAX),
-            kind: row.get(1)?,
-            call,
-            previous: hash(3)?,
-            hash: hash(4)?,
-            entry: bytes(5)?,
+fn raw(row: &Row<'_>) -> rusqlite::Result<Raw> {
+    let place: i64 = row.get(0)?;
+    // Damaged text is for the hash to find, not for the database.
+    let bytes = |column| -> rusqlite::Result<Vec<u8>> {
+        Ok(match row.get_ref(column)? {
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.to_vec(),
+            _ => vec![],
         })
-    }
-
-    fn corrupt(&self, chain: &Chain, problem: impl ToString) -> ReadError {
-        ReadError::Corrupt { chain: chain.to_string(), seq: self.seq, problem: problem.to_string() }
-    }
-
-    fn entry(&self, chain: &Chain) -> Result<Entry, ReadError> {
-        serde_json::from_slice(&self.entry)
-            .map_err(|e| self.corrupt(chain, format!("its entry cannot be read: {e}")))
-    }
-
-    fn record(self, chain: &Chain) -> Result<Record, ReadError> {
-        let entry = self.entry(chain)?;
-        let (previous, hash) = (self.previous.to_hex(), self.hash.to_hex());
-        Ok(Record { seq: self.seq, entry, previous, hash })
-    }
-
-    /// The end of the chain after this record, which must fit it, and whose columns must say what
-    /// its entry says.
-    fn follow(&self, chain: &Chain, head: Head) -> Result<Head, ReadError> {
-        let Self { seq, previous, hash, .. } = *self;
-        let head = head
-            .follow(Stored { seq, entry: &self.entry, previous, hash })
-            .map_err(|problem| self.corrupt(chain, problem))?;
-        let columns: Columns = serde_json::from_slice(&self.entry)
-            .map_err(|e| self.corrupt(chain, format!("its entry cannot be read: {e}")))?;
-        if columns.kind as i64 != self.kind || columns.call != self.call {
-            return Err(self.corrupt(chain, "its kind or call is not that of its entry"));
-        }
-        Ok(head)
-    }
+    };
+    let call = match row.get_ref(2)? {
+        ValueRef::Null => None,
+        _ => Some(String::from_utf8_lossy(&bytes(2)?).into_owned()),
+    };
+    Ok(Raw {
+        seq: place.cast_unsigned() & u64::from(u32::MAX),
+        kind: row.get(1)?,
+        call,
+        previous: hash_of(&bytes(3)?),
+        hash: hash_of(&bytes(4)?),
+        entry: bytes(5)?,
+    })
 }
 
 fn raw_page(db: &Connection, chain: i64, after: u64, limit: usize) -> Result<Vec<Raw>, ReadError> {
@@ -103,7 +48,7 @@ fn raw_page(db: &Connection, chain: i64, after: u64, limit: usize) -> Result<Vec
     let after = after.min(u64::from(u32::MAX));
     let values = params![place(chain, after), place(chain + 1, 0), limit.min(MAX_PAGE) as i64];
     let mut statement = db.prepare_cached(&sql).map_err(unavailable)?;
-    let rows = statement.query_map(values, Raw::read).map_err(unavailable)?;
+    let rows = statement.query_map(values, raw).map_err(unavailable)?;
     rows.collect::<rusqlite::Result<_>>().map_err(unavailable)
 }
 
@@ -121,8 +66,8 @@ pub(super) fn open_intents(db: &Connection, chain: &Chain) -> Result<Vec<Record>
     let Some(row) = schema::find_chain(db, chain).map_err(unavailable)? else { return Ok(vec![]) };
     let sql = format!("SELECT {COLUMNS} FROM records WHERE {OPEN} ORDER BY place");
     let mut statement = db.prepare_cached(&sql).map_err(unavailable)?;
-    let rows = statement.query_map(row.unsettled(), Raw::read).map_err(unavailable)?;
-    rows.map(|raw| raw.map_err(unavailable)?.record(chain)).collect()
+    let rows = statement.query_map(row.unsettled(), raw).map_err(unavailable)?;
+    rows.map(|row| row.map_err(unavailable)?.record(chain)).collect()
 }
 
 pub(in crate::journal) fn chains(db: &Connection) -> Result<Vec<Chain>, ReadError> {

@@ -11,7 +11,8 @@ use crate::{
         record::{Entry, Kind},
     },
     journal::{
-        AppendError, Chain, Position,
+        AppendError, Chain,
+        queue::{Answer, Request},
         rules::{Past, State},
     },
 };
@@ -24,17 +25,6 @@ const MAX_CHAINS: usize = 4096;
 const NOTE_EVERY: u64 = 256;
 /// The last place of a chain.
 const MAX_SEQ: u64 = u32::MAX as u64;
-
-/// What is asked of the store.
-pub(super) enum Request {
-    /// Append the entry, whose canonical JSON comes with it.
-    Append { chain: Chain, epoch: i64, entry: Box<Entry>, json: String },
-    /// Raise the epoch.
-    Raise { chain: Chain, epoch: i64 },
-}
-
-/// The place of the record; of a raised epoch: that of the last record there is.
-pub(super) type Answer = Result<Position, AppendError>;
 
 struct Known {
     id: i64,
@@ -125,11 +115,10 @@ fn commit(db: &Connection, chains: &mut Chains, batch: &[Request]) -> Result<Vec
 }
 
 fn handle(db: &Connection, chains: &mut Chains, request: &Request) -> rusqlite::Result<Answer> {
-    let (Request::Append { chain, .. } | Request::Raise { chain, .. }) = request;
-    let place = chains.place(db, chain)?;
+    let place = chains.place(db, request.chain())?;
     let known = &mut chains.known[place];
     let answer = match request {
-        Request::Append { epoch, entry, json, .. } => {
+        Request::Append { chain, epoch, entry, json } => {
             append(db, known, chain, *epoch, entry, json)?
         }
         Request::Raise { epoch, .. } => known.state.raise(*epoch).map(|()| known.state.position()),
@@ -247,8 +236,8 @@ fn load(db: &Connection, chain: &Chain) -> rusqlite::Result<Known> {
 }
 
 fn write_chain(db: &Connection, known: &mut Known) -> rusqlite::Result<()> {
-    let State { head, epoch, open } = &known.state;
-    let settled = open.values().min().map_or(head.seq, |first| first - 1);
+    let State { head, epoch, .. } = &known.state;
+    let settled = known.state.settled();
     let sql = "UPDATE chains SET epoch = ?2, seq = ?3, head = ?4, settled = ?5 WHERE id = ?1";
     let seq = head.seq.cast_signed();
     let values = params![known.id, epoch, seq, head.hash.0, settled.cast_signed()];

@@ -1,0 +1,154 @@
+//! A Postgres of the tests' own: real server, its files in a folder that goes with it, reached over
+//! a socket in that folder. It ends with the test program, however that ends.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+        mpsc,
+    },
+};
+use tempfile::TempDir;
+
+/// A running server, or one that was killed.
+pub struct Server {
+    dir: TempDir,
+    child: Option<Child>,
+}
+
+/// Postgres refuses to run as root.
+fn as_its_user(program: PathBuf) -> Command {
+    let id = Command::new("id").arg("-u").output().unwrap().stdout;
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]);
+    if id == b"0\n" {
+        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
+    }
+    command.arg("--").arg(program);
+    command
+}
+
+fn program(name: &str) -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<_> = versions.map(|v| v.path().join("bin").join(name)).collect();
+    found.retain(|p| p.exists());
+    found.sort();
+    found.pop().expect("Postgres is installed: scripts/install-deps does it")
+}
+
+impl Server {
+    /// A new server, ready.
+    pub fn start() -> Self {
+        let dir = tempfile::Builder::new().prefix("journal-postgres-").tempdir().unwrap();
+        if let Ok(ids) = Command::new("id").arg("-u").output()
+            && ids.stdout == b"0\n"
+        {
+            let done = Command::new("chown").arg("postgres:").arg(dir.path()).status().unwrap();
+            assert!(done.success());
+        }
+        let mut init = as_its_user(program("initdb"));
+        init.args(["--username=journal", "--auth=trust", "--encoding=UTF8", "--no-sync", "-D"]);
+        let out = init.arg(dir.path().join("data")).env("LC_ALL", "C").output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let mut server = Self { dir, child: None };
+        server.again();
+        server
+    }
+
+    /// Starts it again after [`Self::kill`].
+    pub fn again(&mut self) {
+        let mut command = as_its_user(program("postgres"));
+        command.arg("-D").arg(self.dir.path().join("data"));
+        command.arg("-k").arg(self.dir.path());
+        command.args(["-h", "", "-c", "max_connections=200", "-c", "restart_after_crash=on"]);
+        command.stderr(Stdio::piped());
+        let (ready, is_ready) = mpsc::channel();
+        // The signal for the end of a parent comes when its thread ends: this one never does.
+        std::thread::spawn(move || {
+            let mut child = command.spawn().unwrap();
+            let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+            let mut said = String::new();
+            let mut child = Some(child);
+            for line in lines.map_while(Result::ok) {
+                if line.contains("ready to accept connections") {
+                    ready.send(Ok(child.take())).ok();
+                }
+                said.push_str(&line);
+                said.push('\n');
+            }
+            ready.send(Err(said)).ok();
+            loop {
+                std::thread::park();
+            }
+        });
+        let limit = std::time::Duration::from_secs(60);
+        let child = is_ready.recv_timeout(limit).expect("Postgres is ready within a minute");
+        self.child = child.unwrap_or_else(|said| panic!("Postgres does not start:\n{said}"));
+    }
+
+    /// Ends it as a crash would, without any farewell.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            // its other processes see it and end; the lock of the folder is theirs until then
+            let alive = |pid: &str| Path::new("/proc").join(pid).exists();
+            let pid = child.id().to_string();
+            assert!(!alive(&pid));
+        }
+    }
+
+    /// Stops the whole server in its tracks, or lets it go on: `STOP` or `CONT`.
+    pub fn signal(&self, signal: &str) {
+        let parent = self.child.as_ref().unwrap().id().to_string();
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+        let children = children.unwrap();
+        let mut kill = Command::new("kill");
+        kill.arg(format!("-{signal}")).arg(&parent).args(children.split_whitespace());
+        assert!(kill.status().unwrap().success());
+    }
+
+    /// The URL of a database that nobody else uses.
+    pub fn database(&self) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("journal{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        self.sql("postgres", &format!("CREATE DATABASE {name}"));
+        format!("host={} user=journal dbname={name} sslmode=disable", self.dir.path().display())
+    }
+
+    /// Runs a statement as an administrator; gives what it prints.
+    pub fn sql(&self, database: &str, statement: &str) -> String {
+        let mut psql = Command::new(program("psql"));
+        psql.args([
+            "-X",
+            "-q",
+            "-t",
+            "-A",
+            "-U",
+            "journal",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-d",
+            database,
+        ]);
+        let out = psql.arg("-h").arg(self.dir.path()).args(["-c", statement]).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap().trim().to_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// One server for all tests of a program.
+pub fn shared() -> &'static Server {
+    static SHARED: OnceLock<Server> = OnceLock::new();
+    SHARED.get_or_init(Server::start)
+}
