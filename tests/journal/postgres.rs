@@ -14,11 +14,16 @@ use futures::future::join_all;
 use rstest::rstest;
 use std::{
     collections::HashMap,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, UnixStream},
 };
 
 fn tls() -> rustls::ClientConfig {
@@ -176,6 +181,60 @@ async fn a_lost_connection_is_not_noticed() {
         assert_eq!(journal.verify(&chain).await, Ok(own.len() as u64));
     }
     every_answer_is_there(&journal, taken).await;
+}
+
+/// A way to the server that swallows an answer, and the connection with it, each time it is armed.
+async fn swallowing(socket: PathBuf, armed: Arc<AtomicBool>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let server = UnixStream::connect(&socket).await.unwrap();
+            let armed = armed.clone();
+            tokio::spawn(async move {
+                let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+                    (client.into_split(), server.into_split());
+                let up =
+                    tokio::spawn(
+                        async move { tokio::io::copy(&mut from_client, &mut to_server).await },
+                    );
+                let mut bytes = vec![0; 64 << 10];
+                while let Ok(1..) =
+                    from_server.read(&mut bytes).await.inspect(|n| bytes.truncate(*n))
+                {
+                    if armed.swap(false, Ordering::SeqCst) {
+                        break;
+                    }
+                    to_client.write_all(&bytes).await.unwrap();
+                    bytes.resize(64 << 10, 0);
+                }
+                up.abort();
+            });
+        }
+    });
+    port
+}
+
+/// The statement was carried out, and nobody heard of it.
+#[tokio::test]
+async fn what_is_written_though_its_answer_was_lost_is_not_written_again() {
+    let url = server::shared().database();
+    let armed = Arc::new(AtomicBool::new(false));
+    let port = swallowing(server::shared().socket(), armed.clone()).await;
+    let database = name(&url);
+    let through =
+        format!("host=127.0.0.1 port={port} user=journal dbname={database} sslmode=disable");
+    let (journal, chain) = (open(&through, false).await.unwrap(), session("a"));
+    journal.append(&chain, 1, entry(Kind::Refusal, "")).await.unwrap();
+    for (seq, (kind, call)) in
+        [(Kind::Intent, "c1"), (Kind::Outcome, "c1"), (Kind::Refusal, "")].into_iter().enumerate()
+    {
+        armed.store(true, Ordering::SeqCst);
+        let position = journal.append(&chain, 1, entry(kind, call)).await.unwrap();
+        assert_eq!(position.seq, seq as u64 + 2);
+        assert!(!armed.load(Ordering::SeqCst), "an answer was swallowed");
+    }
+    assert_eq!(journal.verify(&chain).await, Ok(4));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

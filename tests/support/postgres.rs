@@ -120,6 +120,11 @@ impl Server {
         format!("host={} user=journal dbname={name} sslmode=disable", self.dir.path().display())
     }
 
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join(".s.PGSQL.5432")
+    }
+
     /// Runs a statement as an administrator; gives what it prints.
     pub fn sql(&self, database: &str, statement: &str) -> String {
         let mut psql = Command::new(program("psql"));
