@@ -37,13 +37,25 @@ pub enum Command {
     Crds,
     /// Reads a journal.
     Journal {
-        /// The journal's file.
-        #[arg(long, value_name = "FILE")]
-        file: PathBuf,
+        /// Where it is.
+        #[command(flatten)]
+        place: JournalPlace,
         /// What to do with it.
         #[command(subcommand)]
         command: JournalCommand,
     },
+}
+
+/// Where a journal is that is read.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct JournalPlace {
+    /// The journal's file.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// A file with the URL of the journal's Postgres database.
+    #[arg(long, value_name = "FILE")]
+    pub postgres_url_file: Option<PathBuf>,
 }
 
 /// What can be done with a journal.
@@ -128,8 +140,13 @@ pub struct GatewayFlags {
     #[arg(long, env = "AWAKEN_CLUSTER_DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
     /// The journal's file.
-    #[arg(long, value_name = "FILE")]
-    pub journal: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "journal_postgres_url_file")]
+    pub journal: Option<PathBuf>,
+    /// A file with the URL of a Postgres database that holds the journal:
+    /// postgres://user:password@host:5432/database?sslmode=require. It is read again for each
+    /// connection.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["journal", "fenced_by_volume"])]
+    pub journal_postgres_url_file: Option<PathBuf>,
     /// full: a record is on disk before its call goes on. relaxed: it is written, and on disk soon.
     #[arg(long, value_enum, default_value = "full")]
     pub journal_durability: JournalDurability,

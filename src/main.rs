@@ -7,9 +7,12 @@ use anyhow::{Context as _, Result};
 use awaken_operator::{
     controller, crds, gateway,
     journal::{
-        self,
-        sqlite::{OpenError, Sqlite},
+        opened::Journal,
+        postgres::{Database, Url},
+        sqlite::Durability,
+        tool::{self, Source},
     },
+    mcp::client_http,
     process::{
         clock::SystemClock,
         health::{self, Readiness},
@@ -19,7 +22,7 @@ use awaken_operator::{
     },
 };
 use clap::Parser as _;
-use flags::{Command, Flags, GatewayFlags, JournalCommand, OperatorFlags, Process};
+use flags::{Command, Flags, GatewayFlags, JournalCommand, JournalPlace, OperatorFlags, Process};
 use kube::Client;
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
@@ -35,7 +38,9 @@ fn main() -> Result<()> {
             print!("{}", crds::yaml()?);
             Ok(())
         }
-        Command::Journal { file, command } => journal_tool(&file, command),
+        Command::Journal { place, command } => {
+            runtime(Some(1))?.block_on(journal_tool(place, command))
+        }
     }
 }
 
@@ -79,11 +84,10 @@ async fn serve(
         () = stop.cancelled() => return Ok(()),
         opened = open(&flags, &metrics) => opened?,
     };
-    // its file is locked for this process
     let journal = gateway::Journal {
-        append: Arc::new(store.clone()),
-        read: Arc::new(store.clone()),
-        exclusive: true,
+        append: store.append(),
+        read: store.read(),
+        exclusive: store.is_exclusive(),
     };
     let mut config = flags.config();
     if config.service_addresses.is_empty() {
@@ -114,22 +118,22 @@ async fn serve(
 
 /// The journal. A gateway that is being replaced keeps its file until its calls have ended: that is
 /// waited for.
-async fn open(flags: &GatewayFlags, metrics: &Metrics) -> Result<Sqlite, OpenError> {
-    const AGAIN: Duration = Duration::from_millis(200);
+async fn open(flags: &GatewayFlags, metrics: &Metrics) -> Result<Journal> {
     let patience = Duration::from_secs(flags.grace_seconds) + Duration::from_secs(10);
-    let mut tried = 0;
-    loop {
-        match Sqlite::open(&flags.journal, flags.durability(), metrics) {
-            Err(problem @ OpenError::Locked { .. }) if AGAIN * tried < patience => {
-                if tried == 0 {
-                    tracing::info!(%problem, "waiting for it");
-                }
-                tried += 1;
-                tokio::time::sleep(AGAIN).await;
-            }
-            other => return other,
+    Ok(match (&flags.journal, &flags.journal_postgres_url_file) {
+        (_, Some(url)) => {
+            let relaxed = flags.durability() == Durability::Relaxed;
+            Journal::database(database(url, relaxed)?, patience, metrics).await?
         }
-    }
+        (Some(file), None) => Journal::file(file, flags.durability(), patience, metrics).await?,
+        (None, None) => anyhow::bail!("no journal: --journal or --journal-postgres-url-file"),
+    })
+}
+
+/// The database whose URL is in this file.
+fn database(url: &Path, relaxed: bool) -> Result<Database> {
+    let tls = client_http::tls_config().context("TLS toward the journal's database")?;
+    Ok(Database::new(Url::File(url.to_owned()), (*tls).clone(), relaxed)?)
 }
 
 /// Logging, and the port for health and metrics.
@@ -144,15 +148,20 @@ fn begin(process: &Process) -> Result<(Tasks, Readiness, Metrics)> {
     Ok((tasks, readiness, metrics))
 }
 
-fn journal_tool(file: &Path, command: JournalCommand) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+async fn journal_tool(place: JournalPlace, command: JournalCommand) -> Result<()> {
+    let source = match (place.file, place.postgres_url_file) {
+        (Some(file), _) => Source::file(&file)?,
+        (None, Some(url)) => Source::database(database(&url, false)?),
+        (None, None) => anyhow::bail!("no journal: --file or --postgres-url-file"),
+    };
+    let mut out = std::io::stdout();
     match command {
         JournalCommand::Verify => {
-            let found = journal::tool::verify(file, &mut out)?;
+            let found = tool::verify(&source, &mut out).await?;
             anyhow::ensure!(found.bad == 0, "{} chains are not what was written", found.bad);
         }
         JournalCommand::Export => {
-            journal::tool::export(file, None, &mut out)?;
+            tool::export(&source, None, &mut out).await?;
         }
     }
     Ok(())

@@ -5,6 +5,7 @@
 //! highest raised one is refused.
 
 pub mod memory;
+pub mod opened;
 pub mod postgres;
 mod queue;
 mod rules;

@@ -1,11 +1,13 @@
 //! `awaken journal verify` and `awaken journal export`, without flags and process: they read a
-//! journal's file, beside a gateway that writes it or as a copy, and write text.
+//! journal, beside a gateway that writes it or as a copy of its file, and write text.
 //!
 //! Both check every hash on the way. Nothing is ever written to the journal.
 
 use super::{
     Chain, ReadError,
-    sqlite::{OpenError, reader, schema},
+    postgres::{self, Database, reader::Reader},
+    sqlite::{self, reader, schema},
+    stored::Raw,
 };
 use crate::domain::chain::{Hash, Head};
 use std::{
@@ -18,7 +20,10 @@ use std::{
 pub enum ToolError {
     /// The file cannot be opened.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] sqlite::OpenError),
+    /// The database cannot be reached.
+    #[error(transparent)]
+    Connect(#[from] postgres::OpenError),
     /// It cannot be read, or a record that was to be exported is damaged.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -38,17 +43,57 @@ pub struct Verified {
     pub bad: u64,
 }
 
+/// A journal that is read only.
+pub struct Source(Inner);
+
+enum Inner {
+    File(rusqlite::Connection),
+    Database(Reader),
+}
+
+impl Source {
+    /// A journal's file.
+    ///
+    /// # Errors
+    /// If it cannot be opened or is no journal.
+    pub fn file(path: &Path) -> Result<Self, ToolError> {
+        Ok(Self(Inner::File(schema::open_reader(path)?)))
+    }
+
+    /// A journal's database. It is connected to when it is read.
+    pub fn database(database: Database) -> Self {
+        Self(Inner::Database(Reader::new(database)))
+    }
+
+    async fn chains(&self) -> Result<Vec<Chain>, ReadError> {
+        match &self.0 {
+            Inner::File(db) => reader::chains(db),
+            Inner::Database(reader) => reader.chains().await,
+        }
+    }
+
+    async fn walk<E: From<ReadError>>(
+        &self,
+        chain: &Chain,
+        each: impl FnMut(&Raw) -> Result<(), E> + Send,
+    ) -> Result<Head, E> {
+        match &self.0 {
+            Inner::File(db) => reader::walk(db, chain, each),
+            Inner::Database(reader) => reader.walk(chain, each).await,
+        }
+    }
+}
+
 /// Walks every chain and writes a line for each: its name, its number of records and the hash of
 /// the last one, or the first record that does not fit. A sum ends the text.
 ///
 /// # Errors
-/// If the file cannot be opened or read. A damaged record is no error but counted.
-pub fn verify(path: &Path, out: &mut dyn Write) -> Result<Verified, ToolError> {
-    let db = schema::open_reader(path)?;
+/// If the journal cannot be read. A damaged record is no error but counted.
+pub async fn verify(source: &Source, out: &mut (dyn Write + Send)) -> Result<Verified, ToolError> {
     let mut sum = Verified::default();
-    for chain in reader::chains(&db)? {
+    for chain in source.chains().await? {
         sum.chains += 1;
-        match reader::walk(&db, &chain, |_| Ok::<_, ReadError>(())) {
+        match source.walk(&chain, |_| Ok::<_, ReadError>(())).await {
             Ok(Head { seq, hash }) => {
                 sum.records += seq;
                 writeln!(out, "{chain}  {seq} records  {}", hash.to_hex())?;
@@ -69,19 +114,23 @@ pub fn verify(path: &Path, out: &mut dyn Write) -> Result<Verified, ToolError> {
 /// the number of records.
 ///
 /// # Errors
-/// If the file cannot be opened or read, or a record does not fit: what stands after it would be
-/// worth nothing.
-pub fn export(path: &Path, only: Option<&Chain>, out: &mut dyn Write) -> Result<u64, ToolError> {
-    let db = schema::open_reader(path)?;
+/// If the journal cannot be read, or a record does not fit: what stands after it would be worth
+/// nothing.
+pub async fn export(
+    source: &Source,
+    only: Option<&Chain>,
+    out: &mut (dyn Write + Send),
+) -> Result<u64, ToolError> {
     let mut count = 0;
-    for chain in reader::chains(&db)?.iter().filter(|chain| only.is_none_or(|o| o == *chain)) {
+    for chain in source.chains().await?.iter().filter(|chain| only.is_none_or(|o| o == *chain)) {
         let name = serde_json::to_string(&chain.to_string()).map_err(io::Error::from)?;
-        reader::walk(&db, chain, |raw| {
+        let each = |raw: &Raw| {
             write_line(out, &name, raw.seq, &raw.entry, raw.previous, raw.hash)
                 .map_err(ToolError::Write)?;
             count += 1;
             Ok::<_, ToolError>(())
-        })?;
+        };
+        source.walk(chain, each).await?;
     }
     Ok(count)
 }

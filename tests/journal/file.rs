@@ -5,6 +5,7 @@ use awaken_operator::{
     domain::record::{Kind, Outcome, Record},
     journal::{
         Append as _, AppendError, Read as _, ReadError,
+        opened::Journal,
         sqlite::{Durability, OpenError, Sqlite},
         tool,
     },
@@ -19,6 +20,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -39,13 +41,18 @@ async fn more_than_the_queue_holds_waits() {
 
 #[tokio::test]
 async fn the_watch_of_a_writer_that_lives_ends_when_told() {
-    let dir = tempfile::tempdir().unwrap();
-    let (journal, stop) = (open(&path(&dir)), CancellationToken::new());
+    let (dir, metrics) = (tempfile::tempdir().unwrap(), Metrics::new());
+    let (path, stop) = (path(&dir), CancellationToken::new());
+    let opened = Journal::file(&path, Durability::Full, Duration::ZERO, &metrics).await;
+    let journal = opened.unwrap();
     let watch = tokio::spawn(journal.clone().watch(stop.clone()));
-    journal.append(&session("a"), 1, entry(Kind::Refusal, "")).await.unwrap();
+    journal.append().append(&session("a"), 1, entry(Kind::Refusal, "")).await.unwrap();
     assert!(!watch.is_finished());
     stop.cancel();
     watch.await.unwrap().unwrap();
+    journal.close().await;
+    let ended = journal.clone().watch(CancellationToken::new()).await.unwrap_err();
+    assert_eq!(ended.to_string(), "the journal's writer ended; the log says why");
 }
 
 #[tokio::test]
@@ -57,8 +64,7 @@ async fn closing_writes_what_waits_and_reopening_goes_on() {
         drop(journal.append(&chain, 7, entry(Kind::Intent, call)));
     }
     journal.close().await;
-    let ended = journal.clone().watch(CancellationToken::new()).await.unwrap_err();
-    assert_eq!(ended.to_string(), "the journal's writer ended; the log says why");
+    journal.ended().await;
     let late = journal.append(&chain, 7, entry(Kind::Refusal, "")).await;
     assert_eq!(late, Err(AppendError::Unavailable("the journal is closed".into())));
 
@@ -73,6 +79,10 @@ async fn closing_writes_what_waits_and_reopening_goes_on() {
     );
     assert_eq!(calls(&journal.open_intents(&chain).await.unwrap()), ["c2"]);
     assert_eq!(journal.verify(&chain).await, Ok(3));
+}
+
+fn source(path: &Path) -> tool::Source {
+    tool::Source::file(path).unwrap()
 }
 
 /// Runs the ignored test `child` of this file in a process of its own.
@@ -238,7 +248,7 @@ async fn a_changed_record_is_found(#[case] bad: u64, #[case] change: fn(&Path)) 
     change(&path);
 
     let mut text = vec![];
-    let found = tool::verify(&path, &mut text).unwrap();
+    let found = tool::verify(&source(&path), &mut text).await.unwrap();
     let text = String::from_utf8(text).unwrap();
     assert_eq!(found, tool::Verified { chains: 2, records: 1, bad: 1 }, "{text}");
     assert!(
@@ -247,7 +257,7 @@ async fn a_changed_record_is_found(#[case] bad: u64, #[case] change: fn(&Path)) 
         )),
         "{text}"
     );
-    assert!(tool::export(&path, None, &mut vec![]).is_err());
+    assert!(tool::export(&source(&path), None, &mut vec![]).await.is_err());
 
     let journal = open(&path);
     let verified = journal.verify(&session("a")).await;
@@ -266,7 +276,7 @@ async fn the_tools_read_a_file_in_use_and_a_copy_that_cannot_be_written() {
 
     for file in [&path, &copy] {
         let mut text = vec![];
-        let found = tool::verify(file, &mut text).unwrap();
+        let found = tool::verify(&source(file), &mut text).await.unwrap();
         assert_eq!(found, tool::Verified { chains: 2, records: 4, bad: 0 });
         let text = String::from_utf8(text).unwrap();
         assert!(
@@ -276,7 +286,7 @@ async fn the_tools_read_a_file_in_use_and_a_copy_that_cannot_be_written() {
         assert!(text.ends_with("2 chains, 4 records, 0 bad\n"), "{text}");
 
         let mut lines = vec![];
-        assert_eq!(tool::export(file, Some(&session("a")), &mut lines).unwrap(), 3);
+        assert_eq!(tool::export(&source(file), Some(&session("a")), &mut lines).await.unwrap(), 3);
         let lines = String::from_utf8(lines).unwrap();
         let read = |l: &str| serde_json::from_str::<Record>(l).unwrap();
         assert_eq!(lines.lines().map(read).collect::<Vec<_>>(), records);
@@ -286,12 +296,9 @@ async fn the_tools_read_a_file_in_use_and_a_copy_that_cannot_be_written() {
             ),
             "{lines}"
         );
-        assert_eq!(tool::export(file, None, &mut vec![]).unwrap(), 4);
+        assert_eq!(tool::export(&source(file), None, &mut vec![]).await.unwrap(), 4);
     }
-    assert!(matches!(
-        tool::verify(&dir.path().join("none"), &mut vec![]),
-        Err(tool::ToolError::Open(_))
-    ));
+    assert!(matches!(tool::Source::file(&dir.path().join("none")), Err(tool::ToolError::Open(_))));
 }
 
 #[tokio::test]

@@ -3,10 +3,11 @@
 
 use super::{calls, entry, server, session};
 use awaken_operator::{
-    domain::record::{Entry, Kind},
+    domain::record::{Entry, Kind, Record},
     journal::{
         Append, AppendError, Chain, Position, Read as _, ReadError,
-        postgres::{Database, OpenError, Postgres},
+        postgres::{Database, OpenError, Postgres, Url},
+        tool,
     },
     process::metrics::Metrics,
 };
@@ -36,7 +37,7 @@ fn tls() -> rustls::ClientConfig {
 }
 
 pub async fn open(url: &str, relaxed: bool) -> Result<Postgres, OpenError> {
-    Postgres::open(Database::new(url, tls(), relaxed)?, &Metrics::new()).await
+    Postgres::open(Database::new(Url::Text(url.into()), tls(), relaxed)?, &Metrics::new()).await
 }
 
 /// The name of the database of a URL.
@@ -341,6 +342,38 @@ async fn a_changed_record_is_found(#[case] bad: u64, #[case] change: &str) {
     assert_eq!(journal.verify(&session("b")).await, Ok(1));
 }
 
+/// The tools read it too; a URL in a file is read again for each connection.
+#[tokio::test]
+async fn the_tools_read_a_database_in_use() {
+    let (dir, url) = (tempfile::tempdir().unwrap(), server::shared().database());
+    let file = dir.path().join("url");
+    let database = || Database::new(Url::File(file.clone()), tls(), false);
+    assert!(matches!(database().err(), Some(OpenError::Url(m)) if m.contains("cannot be read")));
+    std::fs::write(&file, format!("{url}\n")).unwrap();
+    let journal = Postgres::open(database().unwrap(), &Metrics::new()).await.unwrap();
+    for (kind, call) in [(Kind::Intent, "c1"), (Kind::Outcome, "c1")] {
+        journal.append(&session("a"), 1, entry(kind, call)).await.unwrap();
+    }
+    let source = tool::Source::database(database().unwrap());
+    let mut text = vec![];
+    let found = tool::verify(&source, &mut text).await.unwrap();
+    assert_eq!(found, tool::Verified { chains: 1, records: 2, bad: 0 });
+    assert!(String::from_utf8(text).unwrap().starts_with("session/a  2 records  "));
+    let mut lines = vec![];
+    assert_eq!(tool::export(&source, None, &mut lines).await.unwrap(), 2);
+    let first = lines.split(|b| *b == b'\n').next().unwrap();
+    let record: Record = serde_json::from_slice(first).unwrap();
+    assert_eq!(record, journal.page(&session("a"), 0, 1).await.unwrap()[0]);
+
+    server::shared().sql(name(&url), "UPDATE records SET kind = 2 WHERE seq = 1");
+    assert_eq!(tool::verify(&source, &mut vec![]).await.unwrap().bad, 1);
+    std::fs::write(&file, "nonsense").unwrap();
+    let again = tool::Source::database(
+        Database::new(Url::Text(url.as_str().into()), tls(), false).unwrap(),
+    );
+    assert_eq!(tool::verify(&again, &mut vec![]).await.unwrap().chains, 1);
+}
+
 #[tokio::test]
 async fn a_later_schema_and_other_databases_are_left_alone() {
     let url = server::shared().database();
@@ -380,8 +413,7 @@ async fn closing_writes_what_waits() {
         drop(journal.append(&chain, 7, entry(Kind::Intent, call)));
     }
     journal.close().await;
-    let ended = journal.clone().watch().await.unwrap_err();
-    assert_eq!(ended.to_string(), "the journal's writer ended; the log says why");
+    journal.ended().await;
     let late = journal.append(&chain, 7, entry(Kind::Refusal, "")).await;
     assert_eq!(late, Err(AppendError::Unavailable("the journal is closed".into())));
     assert_eq!(calls(&journal.open_intents(&chain).await.unwrap()), ["c1", "c2"]);

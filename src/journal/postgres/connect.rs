@@ -3,8 +3,12 @@
 //! Whenever TLS is spoken the server's certificate is checked, by the machine's roots (or those
 //! that `SSL_CERT_FILE` names) and for its host name: what libpq calls `verify-full`.
 
-use std::{future::Future, str::FromStr as _, time::Duration};
-use tokio_postgres::{Client, Config, config::SslMode};
+use secrecy::{ExposeSecret as _, SecretString};
+use std::{future::Future, path::PathBuf, str::FromStr as _, time::Duration};
+use tokio_postgres::{
+    Client, Config,
+    config::{Host, SslMode},
+};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// A connection must be there within this.
@@ -32,18 +36,21 @@ pub enum OpenError {
     Newer(i32),
 }
 
-/// Which database, and how it is reached. Clones share it.
-#[derive(Clone)]
-pub struct Database {
-    config: Config,
-    tls: MakeRustlsConnect,
-    relaxed: bool,
+/// Where the URL of the database is.
+#[derive(Clone, Debug)]
+pub enum Url {
+    /// In a file, read again for each connection, so that a new password is used without a restart.
+    File(PathBuf),
+    /// Given.
+    Text(SecretString),
 }
 
-impl std::fmt::Debug for Database {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Database({:?})", self.config.get_hosts())
-    }
+/// Which database, and how it is reached.
+#[derive(Clone)]
+pub struct Database {
+    url: Url,
+    tls: MakeRustlsConnect,
+    relaxed: bool,
 }
 
 impl Database {
@@ -52,31 +59,33 @@ impl Database {
     ///
     /// # Errors
     /// The URL cannot be read, or names no host or no database.
-    pub fn new(url: &str, tls: rustls::ClientConfig, relaxed: bool) -> Result<Self, OpenError> {
-        let unusable = |problem: &str| OpenError::Url(problem.to_owned());
-        // these two of libpq check what is checked here in any case
-        let url = url.trim().replace("sslmode=verify-full", "sslmode=require");
-        let url = url.replace("sslmode=verify-ca", "sslmode=require");
-        let mut config = Config::from_str(&url).map_err(|e| unusable(&describe(&e)))?;
-        if config.get_hosts().is_empty() {
-            return Err(unusable("it names no host"));
+    pub fn new(url: Url, tls: rustls::ClientConfig, relaxed: bool) -> Result<Self, OpenError> {
+        let database = Self { url, tls: MakeRustlsConnect::new(tls), relaxed };
+        let config = database.config()?;
+        if config.get_ssl_mode() != SslMode::Require
+            && config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(_)))
+        {
+            tracing::warn!(
+                "the journal's database may be spoken to without TLS: its URL does not say sslmode=require"
+            );
         }
-        if config.get_dbname().is_none() {
-            return Err(unusable("it names no database"));
-        }
-        config.application_name("awaken-gateway").connect_timeout(CONNECT);
-        config.keepalives_idle(Duration::from_secs(15)).tcp_user_timeout(STATEMENT);
-        Ok(Self { config, tls: MakeRustlsConnect::new(tls), relaxed })
+        Ok(database)
     }
 
-    /// Whether TLS may be left out because the server has none.
-    pub fn may_be_plain(&self) -> bool {
-        self.config.get_ssl_mode() != SslMode::Require
+    fn config(&self) -> Result<Config, OpenError> {
+        let text = match &self.url {
+            Url::Text(text) => text.clone(),
+            Url::File(path) => std::fs::read_to_string(path)
+                .map_err(|e| OpenError::Url(format!("{} cannot be read: {e}", path.display())))?
+                .into(),
+        };
+        config(text.expose_secret())
     }
 
     pub(super) async fn connect(&self) -> Result<Client, OpenError> {
         let failed = |problem: String| OpenError::Connect(problem);
-        let connecting = self.config.connect(self.tls.clone());
+        let config = self.config()?;
+        let connecting = config.connect(self.tls.clone());
         let (client, connection) = within(CONNECT, connecting).await.map_err(failed)?;
         // It ends with the client; what went wrong is told to whoever waits for an answer.
         tokio::spawn(async move { connection.await.ok() });
@@ -89,6 +98,23 @@ impl Database {
         within(STATEMENT, client.batch_execute(&set_up)).await.map_err(failed)?;
         Ok(client)
     }
+}
+
+fn config(url: &str) -> Result<Config, OpenError> {
+    let unusable = |problem: &str| OpenError::Url(problem.to_owned());
+    // these two of libpq check what is checked here in any case
+    let url = url.trim().replace("sslmode=verify-full", "sslmode=require");
+    let url = url.replace("sslmode=verify-ca", "sslmode=require");
+    let mut config = Config::from_str(&url).map_err(|e| unusable(&describe(&e)))?;
+    if config.get_hosts().is_empty() {
+        return Err(unusable("it names no host"));
+    }
+    if config.get_dbname().is_none() {
+        return Err(unusable("it names no database"));
+    }
+    config.application_name("awaken-gateway").connect_timeout(CONNECT);
+    config.keepalives_idle(Duration::from_secs(15)).tcp_user_timeout(STATEMENT);
+    Ok(config)
 }
 
 /// Waits for the database, but not longer than this.
@@ -120,27 +146,14 @@ pub(super) fn describe(error: &tokio_postgres::Error) -> String {
 mod tests {
     use super::*;
     use rstest::rstest;
-    use std::sync::Arc;
-
-    fn database(url: &str) -> Result<Database, OpenError> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(rustls::RootCertStore::empty())
-            .with_no_client_auth();
-        Database::new(url, tls, false)
-    }
 
     #[rstest]
-    #[case("postgres://me:secret@db:5432/journal", true)]
-    #[case("postgres://me:secret@db/journal?sslmode=require\n", false)]
-    #[case("postgres://me:secret@db/journal?sslmode=verify-full", false)]
-    #[case("host=db user=me password=secret dbname=journal sslmode=verify-ca", false)]
-    fn a_url_is_taken(#[case] url: &str, #[case] may_be_plain: bool) {
-        let database = database(url).unwrap();
-        assert_eq!(database.may_be_plain(), may_be_plain);
-        assert!(!format!("{database:?}").contains("secret"));
+    #[case("postgres://me:secret@db:5432/journal", SslMode::Prefer)]
+    #[case("postgres://me:secret@db/journal?sslmode=require\n", SslMode::Require)]
+    #[case("postgres://me:secret@db/journal?sslmode=verify-full", SslMode::Require)]
+    #[case("host=db password=secret dbname=journal sslmode=verify-ca", SslMode::Require)]
+    fn a_url_is_taken(#[case] url: &str, #[case] mode: SslMode) {
+        assert_eq!(config(url).unwrap().get_ssl_mode(), mode);
     }
 
     #[rstest]
@@ -151,7 +164,7 @@ mod tests {
     #[case("postgres://me:secret@db:port/journal")]
     #[case("postgres://me:secret@db/journal?sslmode=secret")]
     fn what_is_none_is_refused_and_not_repeated(#[case] url: &str) {
-        let problem = database(url).unwrap_err().to_string();
+        let problem = config(url).unwrap_err().to_string();
         assert!(!problem.contains("secret"), "{problem}");
         assert!(problem.contains("write postgres://"), "{problem}");
     }

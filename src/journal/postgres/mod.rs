@@ -11,12 +11,12 @@
 //! lost leaves no doubt: the next one looks whether the records are there before it writes again.
 
 mod connect;
-mod reader;
+pub(super) mod reader;
 mod statements;
 mod store;
 mod writer;
 
-pub use connect::{Database, OpenError};
+pub use connect::{Database, OpenError, Url};
 
 use super::{
     Append, AppendError, Chain, Position, Read, ReadError,
@@ -33,11 +33,6 @@ use futures::future::{BoxFuture, FutureExt as _};
 use reader::Reader;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::{sync::mpsc, task::JoinHandle};
-
-/// The writer ended, so nothing can be recorded any more.
-#[derive(Debug, thiserror::Error)]
-#[error("the journal's writer ended; the log says why")]
-pub struct WriterEnded;
 
 /// A journal in a database. Clones share it.
 #[derive(Clone)]
@@ -76,13 +71,9 @@ impl Postgres {
         }
     }
 
-    /// Watches the writer; for the process to join as a required task.
-    ///
-    /// # Errors
-    /// When the writer ends, whether by [`Self::close`] or by a fault.
-    pub async fn watch(self) -> Result<(), WriterEnded> {
+    /// Resolves when the writer ended, whether by [`Self::close`] or by a fault.
+    pub async fn ended(&self) {
         self.0.jobs.closed().await;
-        Err(WriterEnded)
     }
 }
 

@@ -19,7 +19,7 @@ use tokio_postgres::{Client, Row, types::ToSql};
 /// How many reads run at the same time.
 const READERS: usize = 4;
 
-pub(super) struct Reader {
+pub(in crate::journal) struct Reader {
     database: Database,
     idle: Mutex<Vec<Client>>,
     permits: Semaphore,

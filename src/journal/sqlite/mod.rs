@@ -38,7 +38,6 @@ use std::{
     thread::JoinHandle,
 };
 use tokio::sync::{Semaphore, mpsc};
-use tokio_util::sync::CancellationToken;
 
 /// How many reads run at the same time.
 const READERS: usize = 2;
@@ -91,11 +90,6 @@ pub enum OpenError {
     #[error("the journal's thread cannot be started: {0}")]
     Thread(std::io::Error),
 }
-
-/// The writer ended, so nothing can be recorded any more.
-#[derive(Debug, thiserror::Error)]
-#[error("the journal's writer ended; the log says why")]
-pub struct WriterEnded;
 
 /// A journal in a file. Clones share it.
 #[derive(Clone)]
@@ -152,16 +146,9 @@ impl Sqlite {
         self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Watches the writer until `stop`; for the process to join as a required task.
-    ///
-    /// # Errors
-    /// When the writer ends before that, whether by [`Self::close`] or by a fault.
-    pub async fn watch(self, stop: CancellationToken) -> Result<(), WriterEnded> {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => Ok(()),
-            () = self.0.jobs.closed() => Err(WriterEnded),
-        }
+    /// Resolves when the writer ended, whether by [`Self::close`] or by a fault.
+    pub async fn ended(&self) {
+        self.0.jobs.closed().await;
     }
 
     async fn read<T: Send + 'static>(
