@@ -4,12 +4,12 @@
 
 use std::collections::VecDeque;
 
-use awaken_shim::Kind;
-use awaken_shim::frame::{KEEP, WINDOW};
+use crate::Kind;
+use crate::frame::{KEEP, WINDOW};
 use bytes::Bytes;
 
 /// Output of the child, numbered from 1, kept until it is acknowledged.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Outbox {
     kept: VecDeque<(Kind, Bytes)>,
     bytes: usize,
@@ -74,6 +74,7 @@ pub enum Offer {
 }
 
 /// Input for the child, numbered by the gateway from 1 in each epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inbox {
     limit: usize,
     epoch: u64,

@@ -2,7 +2,7 @@
 //!
 //! Pure; it cuts no link itself. What it admits is the newest, so the caller ends the older link.
 
-use awaken_shim::{Claim, Nonce, Refusal, challenge};
+use crate::{Claim, Nonce, Refusal, challenge};
 use ed25519_dalek::VerifyingKey;
 
 /// What this shim is; a claim must name exactly this.
@@ -19,6 +19,7 @@ pub struct Identity {
 }
 
 /// The fence; remembers the highest epoch and whose it is.
+#[derive(Clone, Debug)]
 pub struct Fence {
     identity: Identity,
     keys: Vec<VerifyingKey>,
@@ -31,7 +32,15 @@ impl Fence {
         Self { identity, keys, highest: None }
     }
 
+    /// The highest epoch, and whose it is.
+    pub fn highest(&self) -> Option<&(u64, String)> {
+        self.highest.as_ref()
+    }
+
     /// Admits a claim and remembers its epoch, or says why not and for people.
+    ///
+    /// # Errors
+    /// Why it is refused.
     pub fn admit(
         &mut self,
         nonce: &Nonce,
@@ -41,6 +50,14 @@ impl Fence {
         if let Err(error) = challenge::verify(&self.keys, nonce, claim, signature) {
             return Err((Refusal::BadSignature, error.to_string()));
         }
+        self.take(claim)
+    }
+
+    /// The same for a claim that is known to be the gateway's.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn take(&mut self, claim: &Claim) -> Result<(), (Refusal, String)> {
         let own = &self.identity;
         let pairs = [
             (Refusal::WrongPod, "pod", &own.pod_uid, &claim.pod_uid),

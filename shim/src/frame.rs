@@ -28,7 +28,7 @@ pub const DEAD_AFTER_SECONDS: u64 = 30;
 pub const PATH: &str = "/link";
 
 /// What a binary frame carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// One JSON-RPC message, either direction.
     Message = 1,
@@ -56,7 +56,7 @@ impl Kind {
 }
 
 /// The header of a binary frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
     /// What follows.
     pub kind: Kind,

@@ -6,14 +6,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use awaken_shim::Kind;
+use awaken_shim::buffer::{Inbox, Outbox};
+use awaken_shim::fence::Fence;
 use awaken_shim::frame::{ChildInfo, Exited, Initialize, TooLarge};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
-use crate::buffer::{Inbox, Outbox};
-use crate::fence::Fence;
 use crate::framing::{Line, PROBE};
 use crate::scrub::Scrubber;
 use crate::stderr::{Log, Tail};

@@ -1,5 +1,8 @@
 //! What the shim and the gateway agree on: the frames of the link and the challenge that opens it.
 //!
+//! With them what the shim decides about a link ([`fence`], [`buffer`], [`entry`]), so that a test can
+//! run both ends against each other.
+//!
 //! Pure data: no sockets, no clock, no randomness, so both ends and every test can use it alike.
 //! It must not learn what a JSON-RPC message means; a payload passes as the bytes it came as.
 //!
@@ -34,7 +37,10 @@
 //! written to the child's stdin. A sender may have [`frame::WINDOW`] bytes unacknowledged beyond
 //! the message it is sending (the shim: [`frame::KEEP`]) and then waits.
 
+pub mod buffer;
 pub mod challenge;
+pub mod entry;
+pub mod fence;
 pub mod frame;
 
 pub use challenge::{ChallengeError, Claim, Nonce};

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use awaken_shim::entry::{self, Entry};
 use awaken_shim::frame::{self, Attached, Control};
 use awaken_shim::{Header, Kind, Refusal};
 use futures_util::{SinkExt, StreamExt};
@@ -15,7 +16,6 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::attach::Admitted;
-use crate::buffer::Offer;
 use crate::hub::Hub;
 
 /// Time between two reports of noise.
@@ -206,33 +206,20 @@ impl Running<'_> {
             Message::Text(_) => return refuse("no text frame has a place after attach"),
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => return Ok(()),
         };
-        let (header, payload) = match frame::decode(frame) {
+        let parts = match frame::decode(frame) {
             Ok(parts) => parts,
             Err(error) => return refuse(&error.to_string()),
         };
-        if header.epoch != self.epoch {
-            return refuse("a frame of another epoch");
-        }
-        let mut state = self.hub.state.borrow_mut();
-        if header.acknowledged > self.sent || !state.outbox.acknowledge(header.acknowledged) {
-            return refuse("acknowledged what was never sent");
-        }
+        let state = &mut *self.hub.state.borrow_mut();
+        let buffers = (&mut state.inbox, &mut state.outbox);
+        let entry = entry::take((self.epoch, self.sent), buffers, parts);
         if state.outbox.has_room() {
             self.hub.room.notify_one();
         }
-        match header.kind {
-            Kind::Acknowledge => return Ok(()),
-            Kind::TooLarge => return refuse("only a shim reports a message as too large"),
-            Kind::Message | Kind::Initialize | Kind::Initialized => {}
-        }
-        match state.inbox.offer(header.sequence, header.kind, payload) {
-            Offer::Taken => self.hub.input.notify_one(),
-            Offer::Duplicate => {}
-            Offer::Gap => return refuse("a number is missing"),
-            Offer::Overflow => {
-                let message = "more than the window, or than one message, allows";
-                return Err(End::Refused(Refusal::WindowExceeded, message.into()));
-            }
+        match entry {
+            Ok(Entry::Taken) => self.hub.input.notify_one(),
+            Ok(Entry::Acknowledged | Entry::Duplicate) => {}
+            Err((refusal, message)) => return Err(End::Refused(refusal, message.into())),
         }
         Ok(())
     }

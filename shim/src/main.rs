@@ -13,9 +13,7 @@
 
 mod args;
 mod attach;
-mod buffer;
 mod child;
-mod fence;
 mod framing;
 mod http;
 mod hub;

@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use awaken_shim::buffer::{Inbox, Outbox};
 use awaken_shim::challenge;
+use awaken_shim::fence::{Fence, Identity};
 use awaken_shim::frame::{ChildInfo, Exited, Initialize};
 use nix::sys::signal::Signal;
 use tokio::net::TcpListener;
@@ -17,9 +19,7 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::timeout;
 
 use crate::args::Run;
-use crate::buffer::{Inbox, Outbox};
 use crate::child::{self, Ended, GRACE, Reaper};
-use crate::fence::{Fence, Identity};
 use crate::hub::{Hub, State};
 use crate::scrub::Scrubber;
 use crate::stderr::{self, Log, Tail};

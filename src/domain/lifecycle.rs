@@ -10,9 +10,10 @@
 //!      └► Removed  └──► Failed (stays until its successor is asked for)
 //! ```
 //!
-//! The types are here; [`step`] has the rules, [`retry`] the delays.
+//! The types are here; [`step`] has the operator's rules, [`hosting`] the gateway's, [`retry`] the delays.
 
 mod change;
+pub mod hosting;
 pub mod naming;
 mod property;
 pub mod retry;
@@ -62,7 +63,7 @@ pub enum StageKind {
 }
 
 /// What the operator asks of the gateway for one generation, whole.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Stage {
     /// What to do.
@@ -76,7 +77,7 @@ pub struct Stage {
 }
 
 /// Where the gateway finds the server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Target {
     /// A server over Streamable HTTP.
@@ -86,7 +87,7 @@ pub enum Target {
 }
 
 /// A server over Streamable HTTP.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpTarget {
     /// The canonical URL.
@@ -98,7 +99,7 @@ pub struct HttpTarget {
 }
 
 /// Where a credential lies and how it is sent. Never the value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CredentialRef {
     /// Name of the Secret, in the namespace of the Session.
@@ -116,7 +117,7 @@ pub struct CredentialRef {
 }
 
 /// A Session pod. Address and UID are known once it has them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodTarget {
     /// Name of the pod.
@@ -137,7 +138,7 @@ pub struct PodTarget {
 }
 
 /// A key of a Secret in the namespace of the Session. Never the value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretKey {
     /// Name of the Secret.
@@ -149,7 +150,7 @@ pub struct SecretKey {
 }
 
 /// The limits of one generation, all in milliseconds or bytes, defaults filled in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
     /// From request to Active, in milliseconds.
@@ -170,7 +171,7 @@ pub struct Limits {
 }
 
 /// One generation of one attachment, as it stands in `Session.status.attachments[]`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Generation {
     /// The number, from `status.lastGeneration`; never used twice in a Session.
@@ -223,7 +224,7 @@ pub struct Generation {
 }
 
 /// What a receipt proves.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Evidence {
     /// The MCP revision that was negotiated.
@@ -253,7 +254,7 @@ pub struct Evidence {
 }
 
 /// How a stage ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Verdict {
     /// Done, with evidence.
     Done,
@@ -264,7 +265,7 @@ pub enum Verdict {
 }
 
 /// The gateway's answer to a stage, in `Session.status.receipts[]`, one for each generation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
     /// The generation.

@@ -6,6 +6,7 @@ pub mod canonical;
 pub mod chain;
 pub mod export;
 pub mod gate;
+pub mod handover;
 pub mod identity;
 pub mod lifecycle;
 pub mod reason;

@@ -30,6 +30,7 @@ use super::{
 use crate::{
     domain::{
         Clock,
+        handover::Intended,
         reason::Reason,
         record::{Entry, Kind, Outcome},
         redact::Redactor,
@@ -206,18 +207,18 @@ impl Calls {
         let id = format!("{}-{}", self.prefix, self.next.fetch_add(1, Ordering::Relaxed));
         let place = errand.chain();
         let intent = entry::intent(errand, id.clone(), self.clock.now(), question);
-        if let Err(error) = self.record(place, intent).await {
-            return Reply::Refused(refusal::not_recorded(&error));
-        }
+        let intended = match Intended::once(self.record(place, intent).await) {
+            Ok(intended) => intended,
+            Err(error) => return Reply::Refused(refusal::not_recorded(&error)),
+        };
         let making = AssertUnwindSafe(errand.make()).catch_unwind();
         let ending = making.await.unwrap_or_else(|_| Ending::panicked());
         let ending = if errand.abandoned() { ending.without_caller() } else { ending };
         let entry = entry::outcome(errand, id, self.clock.now(), &ending);
         self.count(ending.outcome);
-        match self.record(place, entry).await {
-            Ok(()) => ending.reply,
-            Err(error) => Reply::Refused(refusal::unrecorded(&error)),
-        }
+        intended
+            .answer(self.record(place, entry).await, ending.reply)
+            .unwrap_or_else(|error| Reply::Refused(refusal::unrecorded(&error)))
     }
 
     /// Answers a call that does not pass, once that is on record.

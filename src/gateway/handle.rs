@@ -7,7 +7,10 @@ use crate::{
     domain::{
         canonical,
         identity::tool_id,
-        lifecycle::{Generation, Limits, Target},
+        lifecycle::{
+            Generation, Limits, Target,
+            hosting::{Door, NoPlace},
+        },
         redact::Redactor,
     },
     mcp::{Peer, RawJson, legacy::ToolListing},
@@ -18,13 +21,10 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{self, Arc, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
 /// How long calls that were cut may take to put their outcome on record.
@@ -85,15 +85,6 @@ pub fn renamed(own: &RawJson, id: &str) -> Option<RawJson> {
     Some(RawJson::parse(Bytes::from(out)).expect("a spliced string keeps the text valid"))
 }
 
-/// Why a call has no place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoPlace {
-    /// As many as allowed are in flight.
-    Full,
-    /// The generation takes no call any more; a newer catalog names its successor.
-    Draining,
-}
-
 /// Makes a connection anew when the server forgot its MCP session.
 pub trait Renew: Send + Sync + 'static {
     /// One fresh handshake with the same server.
@@ -133,13 +124,36 @@ pub struct Handle {
     surface: ArcSwap<Surface>,
     renew: Arc<dyn Renew>,
     renewing: Mutex<()>,
-    permits: Arc<Semaphore>,
-    capacity: u32,
-    draining: AtomicBool,
+    entrance: Arc<Entrance>,
     cut: CancellationToken,
 }
 
 struct Link(Arc<dyn Peer>);
+
+/// The door, and who waits until nobody is in any more.
+#[derive(Debug)]
+struct Entrance {
+    door: sync::Mutex<Door>,
+    idle: Notify,
+}
+
+impl Entrance {
+    fn door(&self) -> MutexGuard<'_, Door> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place of one call, given back when it is dropped.
+#[derive(Debug)]
+pub struct Place(Arc<Entrance>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.0.door().leave() {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
 
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -175,9 +189,10 @@ impl Handle {
             surface: ArcSwap::from_pointee(surface),
             renew,
             renewing: Mutex::new(()),
-            permits: Arc::new(Semaphore::new(capacity as usize)),
-            capacity,
-            draining: AtomicBool::new(false),
+            entrance: Arc::new(Entrance {
+                door: sync::Mutex::new(Door::new(capacity)),
+                idle: Notify::new(),
+            }),
             cut: CancellationToken::new(),
         }
     }
@@ -225,20 +240,14 @@ impl Handle {
     ///
     /// # Errors
     /// When as many as allowed are in flight, or when the generation takes no call any more.
-    pub fn admit(&self) -> Result<OwnedSemaphorePermit, NoPlace> {
-        if self.draining.load(Ordering::Acquire) {
-            return Err(NoPlace::Draining);
-        }
-        self.permits.clone().try_acquire_owned().map_err(|_| {
-            // drain may have taken the places between the two looks
-            if self.draining.load(Ordering::Acquire) { NoPlace::Draining } else { NoPlace::Full }
-        })
+    pub fn admit(&self) -> Result<Place, NoPlace> {
+        self.entrance.door().enter()?;
+        Ok(Place(self.entrance.clone()))
     }
 
     /// Calls in flight.
     pub fn in_flight(&self) -> u32 {
-        let free = u32::try_from(self.permits.available_permits()).unwrap_or(self.capacity);
-        self.capacity.saturating_sub(free)
+        self.entrance.door().in_flight()
     }
 
     /// Cancelled when calls in flight end as `OutcomeUnknown`.
@@ -250,7 +259,7 @@ impl Handle {
     /// until that is on record, at most for [`CUT_LIMIT`]. Gives how many calls were cut. Takes no
     /// new call from the start.
     pub async fn drain(&self, limit: Duration) -> u32 {
-        self.draining.store(true, Ordering::Release);
+        self.entrance.door().close();
         if self.idle(limit).await {
             return 0;
         }
@@ -261,8 +270,18 @@ impl Handle {
     }
 
     async fn idle(&self, limit: Duration) -> bool {
-        let all = self.permits.acquire_many(self.capacity);
-        tokio::time::timeout(limit, all).await.is_ok()
+        let left = async {
+            loop {
+                let left = self.entrance.idle.notified();
+                tokio::pin!(left);
+                left.as_mut().enable();
+                if self.entrance.door().is_idle() {
+                    return;
+                }
+                left.await;
+            }
+        };
+        tokio::time::timeout(limit, left).await.is_ok()
     }
 
     /// How long one call may take.

@@ -15,7 +15,6 @@ pub mod cluster;
 pub mod connect;
 pub mod keys;
 pub mod outbox;
-pub mod plan;
 pub mod post;
 pub mod realize;
 mod record;
@@ -31,7 +30,10 @@ use crate::{
     domain::{
         Clock,
         identity::SessionKey,
-        lifecycle::{Evidence, StageKind, Verdict},
+        lifecycle::{
+            Evidence, Verdict,
+            hosting::{Death, Deed, Publish, plan},
+        },
         reason::Reason,
     },
     journal::{Append, Read},
@@ -39,7 +41,6 @@ use crate::{
 };
 use cluster::Cluster;
 use futures::{FutureExt as _, future::BoxFuture};
-use plan::{Deed, plan};
 use post::{Post, PostId};
 use realize::{Backoff, Failure, Note, Realized, Realizer};
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -231,7 +232,7 @@ impl Host {
         let Some(post) = self.posts.get_mut(key).filter(|p| p.taken) else { return };
         let now = self.parts.clock.now();
         post.outbox.prune(&post.view);
-        let plan = plan(&post.view, &post.seat, &post.acted());
+        let plan = plan(&post.view.uid, post.owner(), &post.view.generations, &post.acted());
         if plan.ignored > 0 {
             tracing::warn!(session = %key, ignored = plan.ignored, "stages that are not for this host");
         }
@@ -247,17 +248,17 @@ impl Host {
                     after.push(tasks::end(unit).boxed());
                 }
                 Deed::Realize(n) => {
-                    let Some(unit) = post.restart(n) else { continue };
-                    after.push(tasks::close(unit.handle.take()).boxed());
+                    let Some(before) = post.restart(n) else { continue };
+                    after.push(tasks::close(before).boxed());
                     after.push(tasks::realize(&self.parts, &self.outlet, post, n, None));
                 }
-                Deed::Publish(n) => match post.publishable(n) {
-                    Ok(Some(handle)) => put.push(handle),
-                    Ok(None) => {
+                Deed::Publish(n) => match post.publish(n) {
+                    Publish::Put(handle) => put.push(handle),
+                    Publish::BringUp => {
                         let patience = Some(self.parts.patience);
                         after.push(tasks::realize(&self.parts, &self.outlet, post, n, patience));
                     }
-                    Err(failure) => {
+                    Publish::Refuse(failure) => {
                         post.answer(n, Verdict::Failed, Evidence::default(), Some(&failure), now);
                     }
                 },
@@ -279,7 +280,7 @@ impl Host {
         let units = put.iter().map(|h| h.generation);
         for n in units.clone() {
             if let Some(unit) = post.units.get_mut(&n) {
-                unit.published = true;
+                unit.charge.published = true;
             }
         }
         let coming = post.coming();
@@ -311,24 +312,22 @@ impl Host {
                 let Some(unit) = post.doing(n, &fingerprint) else { return };
                 tracing::info!(session = %key, generation = n, attachment = unit.generation.attachment, %failure, last, "not proven");
                 if last {
-                    unit.lost = Some(failure.clone());
                     self.parts.metrics.generation_failed(failure.reason);
                 }
-                // a generation that serves again after a take-over fails once, not at each try
-                if last || unit.kind() == Some(StageKind::Realize) {
+                if unit.charge.failed(failure.clone(), last) {
                     post.answer(n, Verdict::Failed, Evidence::default(), Some(&failure), now);
                 }
             }
             News::Proven { fingerprint, realized, ears } => {
-                let Some(unit) = post.doing(n, &fingerprint) else {
+                if post.doing(n, &fingerprint).is_none() {
                     self.tasks.spawn(async move { realized.peer.close().await });
                     return;
-                };
-                let publish = unit.kind() == Some(StageKind::Publish);
-                let task = tasks::adopt(&self.parts, &self.outlet, post, n, *realized, ears);
+                }
+                let adopted = tasks::adopt(&self.parts, &self.outlet, post, n, *realized, ears);
+                let Some((publish, task)) = adopted else { return };
                 self.tasks.spawn(task);
                 let Some(unit) = post.units.get(&n) else { return };
-                let (handle, evidence) = (unit.handle.clone(), unit.evidence.clone());
+                let (handle, evidence) = (unit.charge.server.clone(), unit.evidence.clone());
                 if publish {
                     self.swap(key, handle.as_slice(), &[]);
                 } else {
@@ -337,7 +336,7 @@ impl Host {
             }
             News::Drained { fingerprint, in_flight, cut } => {
                 let Some(unit) = post.doing(n, &fingerprint) else { return };
-                unit.handle = None;
+                unit.charge.drained();
                 let evidence = Evidence {
                     in_flight: Some(in_flight.into()),
                     cut: Some(cut.into()),
@@ -359,7 +358,7 @@ impl Host {
                     surface_digest: evidence.surface_digest,
                     ..before
                 };
-                let (published, evidence) = (unit.published, unit.evidence.clone());
+                let (published, evidence) = (unit.charge.published, unit.evidence.clone());
                 post.hosted.catalogs.refresh();
                 if published {
                     post.answer(n, Verdict::Done, evidence, None, now);
@@ -374,13 +373,13 @@ impl Host {
     fn lost(&mut self, key: &SessionKey, n: i64, failure: Failure) {
         let Some(post) = self.posts.get_mut(key) else { return };
         let Some(unit) = post.units.get_mut(&n) else { return };
-        if unit.lost.is_some() || unit.kind() == Some(StageKind::Drain) {
+        let death = unit.charge.died(failure.clone());
+        if death == Death::Known {
             return;
         }
         tracing::warn!(session = %key, generation = n, attachment = unit.generation.attachment, %failure, "lost");
         self.parts.metrics.generation_failed(failure.reason);
-        unit.lost = Some(failure.clone());
-        if std::mem::take(&mut unit.published) {
+        if death == Death::Published {
             let evidence = unit.evidence.clone();
             let coming = post.coming();
             post.hosted.catalogs.swap(&[], &[n], coming);

@@ -8,7 +8,7 @@ pub mod memory;
 pub mod opened;
 pub mod postgres;
 mod queue;
-mod rules;
+pub mod rules;
 pub mod sqlite;
 mod stored;
 pub mod tool;

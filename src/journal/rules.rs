@@ -13,7 +13,8 @@ use std::collections::HashMap;
 
 /// What the rules need to know of a chain.
 #[derive(Clone, Debug)]
-pub(super) struct State {
+pub struct State {
+    /// The end of the chain.
     pub head: Head,
     /// The highest epoch that was raised; 0: none.
     pub epoch: i64,
@@ -23,7 +24,7 @@ pub(super) struct State {
 
 /// What is known of a call that is not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Past {
+pub enum Past {
     /// It has no outcome.
     NotEnded,
     /// It has its outcome.

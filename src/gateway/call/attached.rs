@@ -5,13 +5,14 @@ use super::{Calls, Errand, Ground, Question, Reply, outcome::Ending, params, ref
 use crate::{
     domain::{
         gate::{self, Permit},
+        lifecycle::hosting::NoPlace,
         record::{Entry, Kind},
         redact::Redactor,
     },
     gateway::{
         catalog::Catalog,
         export::Secrets,
-        handle::{Handle, NoPlace, Tool},
+        handle::{Handle, Place, Tool},
         hosted::Hosted,
     },
     journal::Chain,
@@ -19,10 +20,7 @@ use crate::{
 };
 use jiff::Timestamp;
 use std::sync::Arc;
-use tokio::{
-    sync::OwnedSemaphorePermit,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// A call as the caller sent it.
@@ -71,7 +69,7 @@ struct Attached<'a> {
     handle: Arc<Handle>,
     tool: Arc<Tool>,
     permit: Permit,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Calls {

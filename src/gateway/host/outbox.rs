@@ -3,7 +3,7 @@
 
 use super::cluster::{Cluster, ClusterError};
 use crate::{
-    domain::lifecycle::{Receipt, Verdict},
+    domain::lifecycle::{Receipt, hosting},
     gateway::{
         host::realize::Backoff,
         index::{self, SessionView},
@@ -35,14 +35,7 @@ impl Outbox {
     /// same as the one before is not written again.
     pub fn put(&self, receipt: Receipt) {
         let mut all = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = all.get(&receipt.generation).is_some_and(|old| {
-            old.verdict == Verdict::Failed
-                && receipt.verdict == Verdict::Failed
-                && old.fingerprint == receipt.fingerprint
-                && old.reason == receipt.reason
-        });
-        if !same {
-            all.insert(receipt.generation, receipt);
+        if hosting::remember(&mut all, receipt) {
             self.changed.notify_one();
         }
     }
@@ -61,10 +54,7 @@ impl Outbox {
     /// What should stand in the Session: ours, and older ones of generations that still exist.
     fn wanted(&self, view: &SessionView) -> Vec<Receipt> {
         let ours = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = view.receipts.iter().map(|r| (r.generation, r));
-        let all: BTreeMap<i64, &Receipt> = old.chain(ours.iter().map(|(n, r)| (*n, r))).collect();
-        let exists = |n: i64| view.generations.iter().any(|g| g.generation == n);
-        all.into_iter().filter(|(n, _)| exists(*n)).map(|(_, r)| r.clone()).collect()
+        hosting::receipts(&view.generations, &view.receipts, &ours)
     }
 }
 

@@ -6,7 +6,9 @@ use crate::{
     domain::{
         identity::SessionKey,
         lifecycle::{
-            Evidence, Generation, Receipt, Stage, StageKind, State, Verdict, retry::is_lost,
+            Evidence, Generation, Owner, Receipt, Stage, State, Verdict,
+            hosting::{Charge, Publish},
+            retry::is_lost,
         },
     },
     gateway::{
@@ -56,16 +58,10 @@ pub struct Post {
 pub struct Unit {
     /// As it was stored when its stage was acted on.
     pub generation: Generation,
-    /// The stage that was acted on last; none if it was stopped.
-    pub stage: Option<Stage>,
-    /// The live server.
-    pub handle: Option<Arc<Handle>>,
+    /// What was asked for, and what became of it.
+    pub charge: Charge<Arc<Handle>, Failure>,
     /// What the handshake proved.
     pub evidence: Evidence,
-    /// Whether it is in the catalog.
-    pub published: bool,
-    /// Why the server is gone.
-    pub lost: Option<Failure>,
     /// Ends what goes on for it.
     pub stop: CancellationToken,
 }
@@ -91,9 +87,15 @@ impl Post {
         PostId { key, uid, epoch: self.seat.epoch }
     }
 
+    /// Under which start of this gateway and which epoch.
+    pub fn owner(&self) -> Owner<'_> {
+        Owner { incarnation: &self.seat.incarnation, epoch: self.seat.epoch }
+    }
+
     /// The fingerprint that each generation was acted on with.
     pub fn acted(&self) -> BTreeMap<i64, String> {
-        let print = |u: &Unit| u.stage.as_ref().map(|s| s.fingerprint.clone()).unwrap_or_default();
+        let print =
+            |u: &Unit| u.charge.stage.as_ref().map(|s| s.fingerprint.clone()).unwrap_or_default();
         self.units.iter().map(|(n, u)| (*n, print(u))).collect()
     }
 
@@ -102,50 +104,38 @@ impl Post {
         self.view.generations.iter().find(|g| g.generation == generation)
     }
 
-    /// Keeps a generation's unit, or makes one, with the stage that is acted on now.
+    /// Keeps a generation's unit, or makes one, with the entry that is stored now.
     pub fn unit(&mut self, entry: &Generation) -> &mut Unit {
         let stop = self.stop.child_token();
         let unit = self.units.entry(entry.generation).or_insert_with(|| Unit {
             generation: entry.clone(),
-            stage: None,
-            handle: None,
+            charge: Charge::default(),
             evidence: Evidence::default(),
-            published: false,
-            lost: None,
             stop,
         });
         unit.generation = entry.clone();
-        unit.stage = entry.stage.clone();
         unit
     }
 
-    /// A unit that begins anew with the stage that is stored now.
-    pub fn restart(&mut self, generation: i64) -> Option<&mut Unit> {
+    /// A unit begins anew with the stage that is stored now. Gives the server that it had.
+    pub fn restart(&mut self, generation: i64) -> Option<Option<Arc<Handle>>> {
         let entry = self.entry(generation)?.clone();
         let stop = self.stop.child_token();
         let unit = self.unit(&entry);
         std::mem::replace(&mut unit.stop, stop).cancel();
-        unit.lost = None;
-        Some(unit)
+        Some(unit.charge.realize(entry.stage))
     }
 
-    /// What Publish puts into the catalog; none if the generation must be brought up first.
-    ///
-    /// # Errors
-    /// Why it cannot be published.
-    pub fn publishable(&mut self, generation: i64) -> Result<Option<Arc<Handle>>, Failure> {
-        let Some(entry) = self.entry(generation).cloned() else { return Ok(None) };
-        let unit = self.unit(&entry);
-        match (&unit.lost, &unit.handle) {
-            (Some(failure), _) => Err(failure.clone()),
-            (None, handle) => Ok(handle.clone()),
-        }
+    /// Takes the Publish stage of a generation.
+    pub fn publish(&mut self, generation: i64) -> Publish<Arc<Handle>, Failure> {
+        let Some(entry) = self.entry(generation).cloned() else { return Publish::BringUp };
+        self.unit(&entry).charge.publish(entry.stage)
     }
 
     /// The unit, if it still does what the fingerprint asked for.
     pub fn doing(&mut self, generation: i64, fingerprint: &str) -> Option<&mut Unit> {
         let unit = self.units.get_mut(&generation)?;
-        unit.stage.as_ref().is_some_and(|s| s.fingerprint == fingerprint).then_some(unit)
+        unit.charge.is_doing(fingerprint).then_some(unit)
     }
 
     /// Puts the answer to a unit's stage into the outbox.
@@ -158,7 +148,7 @@ impl Post {
         at: Timestamp,
     ) {
         let Some(unit) = self.units.get(&generation) else { return };
-        let Some(stage) = &unit.stage else { return };
+        let Some(stage) = &unit.charge.stage else { return };
         self.outbox.put(receipt(stage, verdict, evidence, why, at));
     }
 
@@ -166,14 +156,17 @@ impl Post {
     /// comes again, and what comes in place of what was in service here.
     pub fn coming(&mut self) -> Vec<Coming> {
         for unit in self.units.values() {
-            if let (Some(handle), true) = (&unit.handle, unit.published || unit.lost.is_some()) {
+            let charge = &unit.charge;
+            if let (Some(handle), true) =
+                (&charge.server, charge.published || charge.lost.is_some())
+            {
                 self.held.insert(unit.generation.attachment_uid.clone(), handle.surface());
             }
         }
         let all = &self.view.generations;
         self.held.retain(|uid, _| all.iter().any(|g| g.attachment_uid == *uid));
         let serves = |uid: &str| {
-            self.units.values().any(|u| u.published && u.generation.attachment_uid == uid)
+            self.units.values().any(|u| u.charge.published && u.generation.attachment_uid == uid)
         };
         let comes = |g: &Generation| match g.state {
             State::Active => true,
@@ -196,13 +189,6 @@ impl Post {
             }
         }
         coming.into_values().collect()
-    }
-}
-
-impl Unit {
-    /// The kind of its stage.
-    pub fn kind(&self) -> Option<StageKind> {
-        self.stage.as_ref().map(|s| s.kind)
     }
 }
 

@@ -19,8 +19,8 @@ pub fn lifecycle(
         attachment: Some(unit.generation.attachment.clone()),
         generation: Some(generation),
         target: Some(target_text(&unit.generation.target)),
-        reason: unit.lost.as_ref().map(|f| f.reason),
-        message: Some(match &unit.lost {
+        reason: unit.charge.lost.as_ref().map(|f| f.reason),
+        message: Some(match &unit.charge.lost {
             Some(failure) => format!("{what}: {}", failure.message),
             None => what.to_owned(),
         }),

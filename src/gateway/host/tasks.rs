@@ -88,7 +88,7 @@ pub fn realize(
 ) -> BoxFuture<'static, ()> {
     let mouth = Mouth::of(outlet, post, generation);
     let Some(unit) = post.units.get(&generation) else { return async {}.boxed() };
-    let fingerprint = unit.stage.as_ref().map(|s| s.fingerprint.clone()).unwrap_or_default();
+    let fingerprint = unit.charge.stage.as_ref().map(|s| s.fingerprint.clone()).unwrap_or_default();
     let (entry, stop, view) = (unit.generation.clone(), unit.stop.clone(), post.view.clone());
     let (realizer, backoff) = (parts.realizer.clone(), parts.backoff.clone());
     async move {
@@ -106,7 +106,8 @@ pub fn realize(
     .boxed()
 }
 
-/// Makes a handle of what was proven, puts it into its unit, and watches it.
+/// Makes a handle of what was proven, puts it into its unit, and watches it. Tells with it whether
+/// it goes into the catalog now. None for a unit that is not there.
 pub fn adopt(
     parts: &Parts,
     outlet: &Outlet,
@@ -114,10 +115,10 @@ pub fn adopt(
     generation: i64,
     realized: Realized,
     ears: Arc<Ears>,
-) -> BoxFuture<'static, ()> {
+) -> Option<(bool, BoxFuture<'static, ()>)> {
     let mouth = Mouth::of(outlet, post, generation);
     let view = post.view.clone();
-    let Some(unit) = post.units.get_mut(&generation) else { return async {}.boxed() };
+    let unit = post.units.get_mut(&generation)?;
     let entry = unit.generation.clone();
     for note in realized.notes {
         mouth.tell(News::Noticed(note));
@@ -131,9 +132,8 @@ pub fn adopt(
     };
     let Realized { peer, surface, evidence, redactor, .. } = realized;
     let handle = Arc::new(Handle::new(&entry, peer, surface, redactor, Arc::new(renewal)));
-    unit.handle = Some(handle.clone());
+    let publish = unit.charge.adopt(handle.clone());
     unit.evidence = evidence;
-    unit.lost = None;
     let (what, pings, stop) = ((parts.realizer.clone(), ears), parts.pings, unit.stop.clone());
     let tell = move |sign| {
         mouth.tell(match sign {
@@ -142,7 +142,7 @@ pub fn adopt(
             Sign::Noticed(note) => News::Noticed(note),
         });
     };
-    watchdog::run((handle, entry), what, pings, stop, tell).boxed()
+    Some((publish, watchdog::run((handle, entry), what, pings, stop, tell).boxed()))
 }
 
 /// Lets a generation's calls finish, cuts the rest, closes the connection. None for a unit that is
@@ -151,11 +151,10 @@ pub fn drain(outlet: &Outlet, post: &mut Post, generation: i64) -> Option<BoxFut
     let mouth = Mouth::of(outlet, post, generation);
     let entry = post.entry(generation)?.clone();
     let unit = post.unit(&entry);
-    unit.published = false;
+    let fingerprint = entry.stage.as_ref()?.fingerprint.clone();
+    let handle = unit.charge.drain(entry.stage);
     // ends tries and the watchdog: a server that dies while it drains is no news
     unit.stop.cancel();
-    let fingerprint = unit.stage.as_ref()?.fingerprint.clone();
-    let handle = unit.handle.clone();
     let task = async move {
         let (mut in_flight, mut cut) = (0, 0);
         if let Some(handle) = handle {
@@ -170,7 +169,7 @@ pub fn drain(outlet: &Outlet, post: &mut Post, generation: i64) -> Option<BoxFut
 
 /// Ends a unit that nobody asks for any more: cuts its calls, closes its connection.
 pub async fn end(unit: Unit) {
-    if let Some(handle) = unit.handle {
+    if let Some(handle) = unit.charge.server {
         handle.drain(Duration::ZERO).await;
         handle.peer().close().await;
     }

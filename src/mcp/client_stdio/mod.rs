@@ -15,11 +15,11 @@ mod calls;
 mod core;
 mod dial;
 mod keeper;
-mod message;
+pub mod message;
 mod reader;
 #[cfg(test)]
 mod tests;
-mod window;
+pub mod window;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::core::{Core, Handshake, Stream, Writer};
 use super::message::{self, Envelope};
-use super::{calls::Calls, dial};
+use super::{calls::Calls, dial, window};
 use crate::mcp::{Answer, ConnectionFailure, PeerError, PeerEvent, RawJson, Sent};
 
 /// How long a broken link is tried again before the server counts as gone.
@@ -120,8 +120,7 @@ fn take(core: &Core, header: Header, payload: Bytes) {
     if opened {
         core.window_opened.notify_waiters();
     }
-    // A new link hands over again what was not acknowledged; we may have seen it.
-    if header.sequence <= core.delivered.load(Ordering::Acquire) {
+    if window::is_old(header.sequence, core.delivered.load(Ordering::Acquire)) {
         return;
     }
     let len = payload.len();

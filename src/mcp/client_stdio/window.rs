@@ -9,8 +9,13 @@ use bytes::Bytes;
 /// Bytes that only the small messages of the keeper may use.
 const RESERVE: usize = 64 << 10;
 
+/// Whether a message was dealt with before: a new link hands over again what was not acknowledged.
+pub fn is_old(sequence: u64, delivered: u64) -> bool {
+    sequence <= delivered
+}
+
 /// Sent messages, oldest first.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Window {
     kept: VecDeque<(u64, Kind, Bytes)>,
     bytes: usize,
