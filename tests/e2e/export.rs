@@ -11,7 +11,7 @@ use crate::support::{
 };
 use awaken_operator::domain::export::MANAGEMENT_TOOLS;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{cell::RefCell, collections::BTreeSet, time::Duration};
 
 /// An Agent with what it exports.
 fn exporting(name: &str, image: &str, tool_sets: Value, exports: Value) -> Value {
@@ -22,12 +22,23 @@ fn exporting(name: &str, image: &str, tool_sets: Value, exports: Value) -> Value
     )
 }
 
-/// Of a list, the management tools and what this test exports: others run beside it.
-fn own(tools: &Value, prefix: &str) -> Vec<String> {
-    let all = tools.as_array().expect("a list").iter().map(|t| t.as_str().expect("a name"));
-    all.filter(|t| MANAGEMENT_TOOLS.contains(t) || t.starts_with(prefix))
-        .map(str::to_owned)
-        .collect()
+/// The whole list, in its order: every management tool, then what Agents export.
+fn whole(exported: &[&str]) -> Value {
+    json!([&MANAGEMENT_TOOLS, exported].concat())
+}
+
+/// An Agent of which Sessions are made, and the server of one.
+async fn on_demand(team: &Team) {
+    team.apply(object(
+        "Agent",
+        "batch",
+        json!({"spec": {
+            "session": {"mode": "OnDemand"}, "environment": {"image": stub_image()},
+            "toolSets": [{"attachment": "steps", "defaultPermission": "Allow"}],
+        }}),
+    ))
+    .await;
+    team.apply(crate::support::team::stdio("steps", "batch", json!({}))).await;
 }
 
 /// A result of a management tool that is a failure, with this reason.
@@ -42,7 +53,7 @@ fn failed<'a>(answer: &'a Value, reason: &str) -> &'a Value {
 #[tokio::test]
 async fn the_sdk_manages_the_platform_and_calls_what_an_agent_exports() {
     let team = Team::managed("e2e-mcp-sdk").await;
-    let endpoint = Endpoint::shared(&team.cluster).await;
+    let endpoint = Endpoint::exporting(&team).await;
     let here = team.name.as_str();
     team.apply(exporting(
         "coder",
@@ -51,17 +62,7 @@ async fn the_sdk_manages_the_platform_and_calls_what_an_agent_exports() {
         json!([{"attachment": "files", "tool": "read_text_file", "name": "sdk_read"}]),
     ))
     .await;
-    let mut on_demand = object(
-        "Agent",
-        "batch",
-        json!({"spec": {
-            "session": {"mode": "OnDemand"}, "environment": {"image": stub_image()},
-            "toolSets": [{"attachment": "steps", "defaultPermission": "Allow"}],
-        }}),
-    );
-    on_demand["metadata"]["labels"] = json!({"story": "sdk"});
-    team.apply(on_demand).await;
-    team.apply(crate::support::team::stdio("steps", "batch", json!({}))).await;
+    on_demand(&team).await;
 
     let files = json!({"agentRef": {"name": "coder"},
         "sandboxStdio": {"command": "mcp-server-filesystem", "args": ["/workspace"]}});
@@ -118,11 +119,11 @@ async fn the_sdk_manages_the_platform_and_calls_what_an_agent_exports() {
 
     assert_eq!(report["protocol"], "2025-11-25");
     assert_eq!(report["server"], "awaken-gateway");
-    assert_eq!(own(&report["tools"], "sdk_"), MANAGEMENT_TOOLS, "nothing is exported yet");
-    let mut with_tool: Vec<_> = MANAGEMENT_TOOLS.map(str::to_owned).into();
-    with_tool.push("sdk_read".to_owned());
-    assert_eq!(own(&of("shown")["tools"], "sdk_"), with_tool);
-    assert_eq!(own(&of("unshown")["tools"], "sdk_"), MANAGEMENT_TOOLS);
+    assert_eq!(report["tools"], whole(&[]), "nothing is exported yet");
+    assert_eq!(of("shown")["tools"], whole(&["sdk_read"]));
+    assert_eq!(of("unshown")["tools"], whole(&[]));
+    let used = |tool: &&str| steps.iter().any(|(_, step)| step["tool"] == **tool);
+    assert!(MANAGEMENT_TOOLS.iter().all(used), "each tool is used");
     assert!(report["changes"].as_u64().unwrap() >= 2, "{}", report["changes"]);
 
     let names = |list: &Value| -> Vec<String> {
@@ -157,6 +158,11 @@ async fn the_sdk_manages_the_platform_and_calls_what_an_agent_exports() {
         (&json!("mcp-bearer"), &json!("read_text_file"))
     );
     assert!(done("retry")["requestedAt"].is_string());
+    assert_eq!(done("retry")["waited"]["state"], "Ready", "{}", of("retry"));
+    for step in ["apply", "retry", "open", "close", "delete"] {
+        assert!(done(step).get("problem").is_none(), "{step}: {}", of(step));
+    }
+    assert!(done("apply")["written"]["uid"].is_string());
     assert_eq!(done("open")["waited"]["state"], "Ready");
     assert_eq!(names(&done("sessions")["sessions"]), ["coder", "one"]);
     assert_eq!(done("session")["session"]["agent"], "batch");
@@ -194,7 +200,7 @@ async fn the_sdk_manages_the_platform_and_calls_what_an_agent_exports() {
 #[tokio::test]
 async fn the_inspector_attaches_a_server_and_uses_it() {
     let team = Team::managed("e2e-mcp-inspector").await;
-    let endpoint = Endpoint::shared(&team.cluster).await;
+    let endpoint = Endpoint::exporting(&team).await;
     let labels = json!({"app": "everything"});
     let mut server =
         pod("everything", &servers_image(), &["mcp-server-everything", "streamableHttp"], &labels);
@@ -213,20 +219,28 @@ async fn the_inspector_attaches_a_server_and_uses_it() {
         json!([{"attachment": "everything", "tool": "echo", "name": "inspector_echo"}]),
     ))
     .await;
+    on_demand(&team).await;
+    let used = RefCell::new(BTreeSet::new());
     let call = async |tool: &str, arguments: Value| {
+        used.borrow_mut().insert(tool.to_owned());
         clients::inspector_call(&endpoint.url, &endpoint.token, tool, arguments).await
+    };
+    let done = async |tool: &str, arguments: Value| {
+        let found = call(tool, arguments).await;
+        assert_eq!(found.status, 0, "{tool}: {found:?}");
+        found.said["structuredContent"].clone()
     };
     let list = async || {
         let run = clients::inspector(&endpoint.url, &endpoint.token, &["--method", "tools/list"]);
         let found = run.await;
         assert_eq!(found.status, 0, "{found:?}");
         let tools = found.said["tools"].as_array().unwrap().clone();
-        (own(&tools.iter().map(|t| t["name"].clone()).collect(), "inspector_"), tools)
+        (tools.iter().map(|t| t["name"].clone()).collect::<Value>(), tools)
     };
 
     let (names, tools) = list().await;
-    assert_eq!(names, MANAGEMENT_TOOLS);
-    for tool in tools.iter().filter(|t| MANAGEMENT_TOOLS.contains(&t["name"].as_str().unwrap())) {
+    assert_eq!(names, whole(&[]));
+    for tool in &tools {
         let writes = ["_apply", "_delete", "_retry", "_create", "_close"];
         let name = tool["name"].as_str().unwrap();
         let expected = !writes.iter().any(|end| name.ends_with(end));
@@ -247,13 +261,43 @@ async fn the_inspector_attaches_a_server_and_uses_it() {
     assert_eq!(echoed.status, 0, "{echoed:?}");
     assert!(echoed.said["content"][0]["text"].as_str().unwrap().contains("héllo 🦀"), "{echoed:?}");
     let (names, tools) = list().await;
-    assert_eq!(names.last().unwrap(), "inspector_echo");
+    assert_eq!(names, whole(&["inspector_echo"]));
     let exported = tools.iter().find(|t| t["name"] == "inspector_echo").unwrap();
     assert!(exported["inputSchema"]["properties"]["message"].is_object(), "{exported}");
     let trace = call("trace_list", json!({"namespace": team.name, "session": "helper"})).await;
     let records = &trace.said["structuredContent"]["records"];
     let outcomes = records.as_array().unwrap().iter().filter(|r| r["kind"] == "Outcome");
     assert_eq!(outcomes.map(|r| r["outcome"].clone()).collect::<Vec<_>>(), ["Succeeded"]);
+
+    // every other tool, each once
+    let here = |more: Value| {
+        let mut arguments = json!({"namespace": team.name});
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        arguments
+    };
+    let names_of = |list: &Value| -> Value {
+        list.as_array().unwrap().iter().map(|o| o["name"].clone()).collect()
+    };
+    let agents = done("agents_list", here(json!({}))).await;
+    assert_eq!(names_of(&agents["agents"]), json!(["batch", "helper"]));
+    let helper = done("agent_get", here(json!({"name": "helper"}))).await;
+    assert_eq!(names_of(&helper["agent"]["exports"]), json!(["inspector_echo"]));
+    let attachments = done("attachments_list", here(json!({"agent": "helper"}))).await;
+    assert_eq!(names_of(&attachments["attachments"]), json!(["everything"]));
+    let everything = done("attachment_get", here(json!({"name": "everything"}))).await;
+    assert_eq!(everything["attachment"]["health"]["reason"], "Active", "{everything}");
+    let again = json!({"name": "everything", "waitSeconds": 90});
+    let retried = done("attachment_retry", here(again)).await;
+    assert_eq!(retried["waited"]["state"], "Ready", "{retried}");
+    let made = json!({"agent": "batch", "name": "one", "waitSeconds": 90});
+    let made = done("session_create", here(made)).await;
+    assert_eq!(made["waited"]["state"], "Ready", "{made}");
+    let sessions = done("sessions_list", here(json!({}))).await;
+    assert_eq!(names_of(&sessions["sessions"]), json!(["helper", "one"]));
+    let one = done("session_get", here(json!({"name": "one"}))).await;
+    assert_eq!(one["session"]["agent"], "batch");
+    let closed = done("session_close", here(json!({"name": "one", "waitSeconds": 90}))).await;
+    assert_eq!(closed["waited"]["state"], "Gone", "{closed}");
 
     // what the tool says no to is a tool error; a bearer that is not valid is another thing
     let wrong = call("attachment_get", json!({"namespace": "default", "name": "x"})).await;
@@ -267,7 +311,11 @@ async fn the_inspector_attaches_a_server_and_uses_it() {
     let deleted = call("attachment_delete", arguments).await;
     assert_eq!(deleted.status, 0, "{deleted:?}");
     let (names, _) = list().await;
-    assert_eq!(names, MANAGEMENT_TOOLS);
+    assert_eq!(names, whole(&[]));
+    let used = used.borrow();
+    let missing: Vec<_> = MANAGEMENT_TOOLS.iter().filter(|t| !used.contains(**t)).collect();
+    assert!(missing.is_empty(), "each tool is used, but {missing:?}");
+    drop(used);
     team.emptied().await;
 }
 

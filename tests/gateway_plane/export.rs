@@ -88,6 +88,47 @@ fn the_route_is_in_no_table_of_routes() {
     }
 }
 
+/// The same, measured: 200 of each, one after the other. A review of the token, which the routes of
+/// Sessions make, is what a path that takes longer would be like; half of that is the bound.
+#[tokio::test]
+async fn without_a_token_the_route_takes_as_long_as_an_unknown_path() {
+    let world = closed(&FakeManagement::answering(NOTHING));
+    *world.reviews.delay.lock().unwrap() = Duration::from_millis(2);
+    let mut took: [Vec<Duration>; 4] = std::array::from_fn(|_| vec![]);
+    for n in 0..200_u32 {
+        let random = n.wrapping_mul(0x9e37_79b1);
+        let (unknown, wrong) = (format!("/v1/{random:08x}"), format!("wrong-{random:08x}"));
+        let mut seen_before = None;
+        // who is first is another one each time
+        for kind in (0..4).map(|k| (k + n as usize) % 4) {
+            let path = [PLATFORM, PLATFORM, unknown.as_str(), MCP][kind];
+            let mut request = post(path, &wrong, None, &initialize());
+            if kind == 0 {
+                request.headers_mut().remove("authorization");
+            }
+            let begun = std::time::Instant::now();
+            let reply = seen(&world, request).await;
+            took[kind].push(begun.elapsed());
+            if kind == 3 {
+                assert_eq!(reply.0, StatusCode::UNAUTHORIZED);
+                continue;
+            }
+            assert_eq!(reply.0, StatusCode::NOT_FOUND);
+            assert_eq!(seen_before.get_or_insert_with(|| reply.clone()), &reply, "{path}");
+        }
+    }
+    assert_eq!(world.reviews.tokens.load(Ordering::SeqCst), 200, "those of Sessions alone");
+    let median = |times: &mut Vec<Duration>| {
+        times.sort_unstable();
+        times[times.len() / 2]
+    };
+    let [bare, wrong, unknown, reviewed] = took.each_mut().map(median);
+    let bound = (reviewed - unknown) / 2;
+    for (what, median) in [("no token", bare), ("a wrong token", wrong)] {
+        assert!(median.abs_diff(unknown) < bound, "{what}: {median:?}, unknown: {unknown:?}");
+    }
+}
+
 #[tokio::test]
 async fn other_paths_are_not_the_route() {
     let world = plain();

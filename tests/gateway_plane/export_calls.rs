@@ -493,8 +493,12 @@ async fn a_client_that_goes_away_cancels_nothing() {
     .await;
 }
 
+/// Eight callers, each without a pause and with 150 calls at least; each takes a new bearer up when
+/// it suits it. No call fails while its bearer is valid, and an old one goes when nobody has it.
 #[tokio::test]
-async fn calls_in_flight_live_through_a_rotation_and_new_ones_never_fail() {
+async fn no_call_fails_while_the_bearer_is_rotated_twice_under_load() {
+    const CALLERS: usize = 8;
+    const BEARERS: [&str; 3] = [BEARER, "bearer-second", "bearer-third"];
     let finish = Arc::new(Notify::new());
     let gate = finish.clone();
     let management = FakeManagement::new(move |tool, _| {
@@ -508,56 +512,64 @@ async fn calls_in_flight_live_through_a_rotation_and_new_ones_never_fail() {
     });
     let world = Arc::new(open(&management));
     let session = begin(&world, BEARER).await;
-    let (mut load, stop) = (tokio::task::JoinSet::new(), Arc::new(AtomicUsize::new(0)));
-    let shown = Arc::new(Mutex::new(BEARER.to_owned()));
-    for client in 0..8 {
-        let (world, session, stop, shown) =
-            (world.clone(), session.clone(), stop.clone(), shown.clone());
+    let newest = Arc::new(AtomicUsize::new(0));
+    let moved: [Arc<AtomicUsize>; 3] = std::array::from_fn(|_| Arc::default());
+    let mut load = tokio::task::JoinSet::new();
+    for caller in 0..CALLERS {
+        let (world, session) = (world.clone(), session.clone());
+        let (newest, moved) = (newest.clone(), moved.clone());
         load.spawn(async move {
-            let mut answered = 0;
-            while stop.load(Ordering::SeqCst) == 0 {
-                let token = shown.lock().unwrap().clone();
-                let id = format!("{client}-{answered}");
-                let body = message(id, "tools/call", json!({"name": "agents_list"}));
-                let reply = world.send(post(PLATFORM, &token, Some(&session), &body)).await;
+            let (mut own, mut answered, mut with_old) = (0, 0, 0);
+            while answered < 150 || own < 2 {
+                let body = message(
+                    format!("{caller}-{answered}"),
+                    "tools/call",
+                    json!({"name": "agents_list"}),
+                );
+                let both = newest.load(Ordering::SeqCst) > own;
+                let reply = world.send(post(PLATFORM, BEARERS[own], Some(&session), &body)).await;
                 assert_eq!(reply.status, StatusCode::OK, "{}", reply.text);
                 assert!(reply.json().get("result").is_some(), "{}", reply.text);
                 answered += 1;
+                with_old += usize::from(both);
+                if both && with_old > caller {
+                    (own, with_old) = (own + 1, 0);
+                    moved[own].fetch_add(1, Ordering::SeqCst);
+                }
                 tokio::task::yield_now().await;
             }
             answered
         });
     }
-    let (mut old, mut slow) = (BEARER.to_owned(), None);
-    for round in 0..20 {
-        // the new one beside the old one, then every client has it, then the old one goes
-        let new = format!("bearer-{round}");
-        world.bearer.set(Some(new.as_bytes()), Some(old.as_bytes()));
-        shown.lock().unwrap().clone_from(&new);
-        let seen = management.calls().len();
-        let more = || (management.calls().len() > seen + 32).then_some(());
-        until("calls with the new one", more).await;
-        if round == 18 {
-            // its token is the previous one from the next round on
-            let (caller, id, token) = (world.clone(), session.clone(), new.clone());
-            let body = message("slow", "tools/call", json!({"name": "attachment_apply"}));
-            slow = Some(tokio::spawn(async move {
-                caller.send(post(PLATFORM, &token, Some(&id), &body)).await
-            }));
-            let begun = || management.calls().iter().any(|(t, _)| t == "attachment_apply");
-            until("the slow call", || begun().then_some(())).await;
-        }
-        old = new;
+    let slow = |token: &'static str| {
+        let (world, session) = (world.clone(), session.clone());
+        let body = message("slow", "tools/call", json!({"name": "attachment_apply"}));
+        tokio::spawn(async move { world.send(post(PLATFORM, token, Some(&session), &body)).await })
+    };
+    for round in [1, 2] {
+        // calls go on all the time, and one that takes long is in flight
+        let calls = || management.calls().len();
+        until("calls", || (calls() > 300 * round).then_some(())).await;
+        let before = calls();
+        let slow = slow(BEARERS[round - 1]);
+        let begun = || management.calls()[before..].iter().any(|(t, _)| t == "attachment_apply");
+        until("the slow call", || begun().then_some(())).await;
+        // the new one beside the old one; every client has it in the end; the old one goes
+        let (old, new) = (BEARERS[round - 1].as_bytes(), BEARERS[round].as_bytes());
+        world.bearer.set(Some(new), Some(old));
+        newest.store(round, Ordering::SeqCst);
+        let all = || moved[round].load(Ordering::SeqCst) == CALLERS;
+        until("every client", || all().then_some(())).await;
+        assert!(!slow.is_finished(), "it still waits");
+        finish.notify_one();
+        assert!(slow.await.unwrap().json().get("result").is_some());
+        world.bearer.set(Some(new), None);
+        let hello = post(PLATFORM, BEARERS[round - 1], None, &initialize());
+        assert_eq!(world.send(hello).await.status, StatusCode::UNAUTHORIZED);
     }
-    stop.store(1, Ordering::SeqCst);
     let answered: usize = load.join_all().await.into_iter().sum();
-    assert!(answered > 600, "{answered}");
-    let slow = slow.unwrap();
-    assert!(!slow.is_finished(), "it still waits");
-    finish.notify_one();
-    assert!(slow.await.unwrap().json().get("result").is_some());
-    let first = world.send(post(PLATFORM, BEARER, None, &initialize())).await;
-    assert_eq!(first.status, StatusCode::UNAUTHORIZED);
+    assert!(answered >= CALLERS * 150, "{answered}");
+    assert_eq!(management.calls().len(), answered + 2, "each ran once");
 }
 
 #[tokio::test]

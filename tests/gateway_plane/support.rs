@@ -284,6 +284,8 @@ pub struct FakeReviews {
     pub accesses: AtomicUsize,
     pub revoked: AtomicBool,
     pub down: AtomicBool,
+    /// How long the review of a token takes.
+    pub delay: Mutex<Duration>,
 }
 
 impl Reviews for FakeReviews {
@@ -297,7 +299,11 @@ impl Reviews for FakeReviews {
         };
         let user = user.filter(|_| !self.revoked.load(Ordering::SeqCst));
         let down = self.down.load(Ordering::SeqCst);
+        let delay = *self.delay.lock().unwrap();
         Box::pin(async move {
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
             // two requests at one time meet here
             tokio::task::yield_now().await;
             if down {

@@ -4,7 +4,7 @@ use crate::support::{Endpoint, LIMIT, Team, cluster::Cluster, endpoint::HELLO};
 use awaken_stub::mcp_client::{Client, Reply};
 use http::Method;
 use serde_json::json;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::{sync::watch, task::JoinHandle};
 
 /// Calls that go on until told to stop.
@@ -128,6 +128,60 @@ async fn without_its_secret_the_route_is_a_path_like_any_unknown_one() {
     }
     // and the session is there again, since the gateway was not restarted
     assert_eq!(client.request("ping", &json!({})).await.unwrap().status, 200);
+    team.end().await;
+}
+
+/// The timing class on the wire: 200 of each, one after the other, while there is no Secret. What a
+/// review of a token takes, which the routes of Sessions make, is measured beside them; half of it
+/// is the bound.
+#[tokio::test]
+async fn without_its_secret_the_route_takes_as_long_as_an_unknown_path() {
+    let team = Team::new("no-bearer-time").await;
+    let endpoint = Endpoint::alone(&team.cluster).await;
+    let token = endpoint.token.clone();
+    endpoint.remove().await;
+    endpoint.answers(Some(&token), 404).await;
+    let gateway = endpoint.url.strip_suffix("/v1/mcp").unwrap();
+    let mut client = Client::new(gateway, None).unwrap();
+    let mut took: [Vec<Duration>; 4] = std::array::from_fn(|_| vec![]);
+    for n in 0..200_u32 {
+        let random = n.wrapping_mul(0x9e37_79b1);
+        let mut first = None;
+        for kind in (0..4).map(|k| (k + n as usize) % 4) {
+            client.path = match kind {
+                0 | 1 => "/v1/mcp".to_owned(),
+                2 => format!("/v1/{random:08x}"),
+                _ => format!("/v1/sessions/{}/coder/mcp", team.name),
+            };
+            client.headers.clear();
+            if kind > 0 {
+                // another one each time, so that no answer is remembered
+                let shown = format!("Bearer wrong-{kind}-{random:08x}");
+                client.headers.push(("authorization".to_owned(), shown));
+            }
+            let begun = Instant::now();
+            let reply = client.send(Method::POST, HELLO).await.unwrap();
+            took[kind].push(begun.elapsed());
+            if kind == 3 {
+                assert_eq!(reply.status, 401, "{}", reply.text());
+                continue;
+            }
+            assert_eq!(reply.status, 404, "{}", reply.text());
+            let reply = told(&reply);
+            assert_eq!(first.get_or_insert_with(|| reply.clone()), &reply, "{}", client.path);
+        }
+    }
+    let median = |times: &mut Vec<Duration>| {
+        times.sort_unstable();
+        times[times.len() / 2]
+    };
+    let [bare, wrong, unknown, reviewed] = took.each_mut().map(median);
+    eprintln!("medians: {bare:?} {wrong:?}, unknown {unknown:?}, with a review {reviewed:?}");
+    let bound = reviewed.saturating_sub(unknown) / 2;
+    for (what, median) in [("no token", bare), ("a wrong token", wrong)] {
+        assert!(median.abs_diff(unknown) < bound, "{what}: {median:?}, unknown: {unknown:?}");
+    }
+    endpoint.set(&[("token", &token)]).await;
     team.end().await;
 }
 

@@ -1,6 +1,6 @@
 //! Refused forms at `/v1/mcp` as they stand on the wire, and names that two Agents want.
 
-use super::{exporting, own};
+use super::exporting;
 use crate::support::{
     Endpoint, Server, Team,
     endpoint::HELLO,
@@ -147,7 +147,7 @@ async fn what_is_refused_is_refused_with_its_status_and_reason() {
 #[tokio::test]
 async fn the_older_agent_keeps_a_name_and_a_policy_holds_at_once() {
     let team = Team::managed("e2e-mcp-wire").await;
-    let endpoint = Endpoint::shared(&team.cluster).await;
+    let endpoint = Endpoint::exporting(&team).await;
     let server = Server::start(&team, "remote", json!({"tools": ["echo", "count"]})).await;
     let exports = |other: &str| {
         json!([{"attachment": "remote", "tool": "echo", "name": "wire_echo"},
@@ -161,10 +161,8 @@ async fn the_older_agent_keeps_a_name_and_a_policy_holds_at_once() {
     let shown_tools = async |expected: &[&str]| {
         until(&format!("the list is {expected:?}"), SECONDS, || async {
             let tools = endpoint.connected().await.tools().await.map_err(|e| e.to_string())?;
-            let ours = own(&json!(tools), "wire_");
-            let (management, exported) = ours.split_at(MANAGEMENT_TOOLS.len());
-            let ok = management == MANAGEMENT_TOOLS && exported == expected;
-            if ok { Ok(()) } else { Err(format!("{ours:?}")) }
+            let whole = MANAGEMENT_TOOLS.iter().chain(expected);
+            if whole.eq(tools.iter()) { Ok(()) } else { Err(format!("{tools:?}")) }
         })
         .await;
     };

@@ -3,14 +3,18 @@
 use super::{
     cluster::{Cluster, SYSTEM},
     objects::object,
+    team::Team,
     wait::{LIMIT, until},
 };
+use awaken_operator::domain::export::MANAGEMENT_TOOLS;
 use awaken_stub::mcp_client::{Client, Reply};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+/// The namespaces whose Agents may export, as `values.yaml` names them.
+const EXPORTING: [&str; 3] = ["e2e-mcp-sdk", "e2e-mcp-inspector", "e2e-mcp-wire"];
 /// The Secret of the bearer.
 pub const SECRET: &str = "awaken-mcp-bearer";
 /// Who changes the bearer holds it alone. Taken after the product, never before.
@@ -37,7 +41,7 @@ impl Endpoint {
         Self::open(cluster, Hold::Shared { _guard: BEARER.read().await }).await
     }
 
-    /// The route for a test that changes the bearer.
+    /// The route for a test that changes the bearer, or what is exported.
     pub async fn alone(cluster: &Cluster) -> Self {
         Self::open(cluster, Hold::Alone { _guard: BEARER.write().await }).await
     }
@@ -48,6 +52,25 @@ impl Endpoint {
         let this = Self { url, token, cluster: cluster.clone(), _hold: hold };
         this.set(&[("token", &this.token)]).await;
         this.answers(Some(&this.token), 200).await;
+        this
+    }
+
+    /// The route for a test that exports from the team's namespace: nothing is exported beside it,
+    /// so that it can know the whole list.
+    pub async fn exporting(team: &Team) -> Self {
+        let this = Self::alone(&team.cluster).await;
+        for namespace in EXPORTING.into_iter().filter(|n| *n != team.name) {
+            // what a failed run left
+            for agent in this.cluster.list("Agent", Some(namespace), "").await {
+                let name = agent["metadata"]["name"].as_str().expect("a name");
+                this.cluster.delete("Agent", Some(namespace), name).await;
+            }
+        }
+        until("nothing is exported", LIMIT, || async {
+            let tools = this.connected().await.tools().await.map_err(|why| format!("{why:#}"))?;
+            if tools == MANAGEMENT_TOOLS { Ok(()) } else { Err(format!("{tools:?}")) }
+        })
+        .await;
         this
     }
 
