@@ -4,11 +4,12 @@ use awaken_operator::{
     controller::{
         self,
         build::{pod::ShimImage, policy::GatewayPeers},
+        seen::Rules,
     },
     domain::export::{MANAGEMENT_TOOLS, Namespaces, RESERVED_TOOLS},
     gateway,
     journal::sqlite::Durability,
-    process::logging::Format,
+    process::{api_server::ApiServer, logging::Format},
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{
@@ -76,6 +77,13 @@ pub struct Process {
     /// Value of the label app.kubernetes.io/instance on what belongs to this installation.
     #[arg(long, env = "AWAKEN_INSTANCE", default_value = "awaken")]
     pub instance: String,
+    /// An address of the API server, which no target may be. May be repeated. Those behind its
+    /// Service are read from the EndpointSlices of default/kubernetes.
+    #[arg(long, env = "KUBERNETES_SERVICE_HOST", value_delimiter = ',', value_name = "IP")]
+    pub api_server: Vec<IpAddr>,
+    /// A Secret without the annotation awaken.dev/allowed-targets goes to no server.
+    #[arg(long)]
+    pub require_allowed_targets: bool,
     /// Where /healthz, /readyz and /metrics are.
     #[arg(long, default_value = "0.0.0.0:9090")]
     pub ops_listen: SocketAddr,
@@ -105,6 +113,10 @@ pub struct OperatorFlags {
     /// A namespace whose Agents may export tools; * is every namespace. May be repeated.
     #[arg(long = "export-namespace", value_name = "NAMESPACE")]
     pub export_namespaces: Vec<String>,
+    /// Name of the Secret with the bearer of /v1/mcp, in the namespace of the installation: it goes
+    /// to no server.
+    #[arg(long = "mcp-bearer-secret", value_name = "NAME")]
+    pub bearer_secret: Option<String>,
 }
 
 /// Flags of `awaken gateway`.
@@ -133,9 +145,6 @@ pub struct GatewayFlags {
     /// s; the start ends if there is none.
     #[arg(long = "service-address", value_name = "IP")]
     pub service_addresses: Vec<IpAddr>,
-    /// An address of the API server, which no target may be. May be repeated.
-    #[arg(long, env = "KUBERNETES_SERVICE_HOST", value_delimiter = ',', value_name = "IP")]
-    pub api_server: Vec<IpAddr>,
     /// The cluster's domain.
     #[arg(long, env = "AWAKEN_CLUSTER_DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
@@ -272,6 +281,11 @@ impl OperatorFlags {
             },
             workers: self.workers,
             export_namespaces: Namespaces::new(self.export_namespaces),
+            rules: Rules {
+                reserved_secrets: self.bearer_secret.into_iter().collect(),
+                require_allowed_targets: self.process.require_allowed_targets,
+                api_server: ApiServer::new(self.process.api_server),
+            },
         }
     }
 }
@@ -296,7 +310,8 @@ impl GatewayFlags {
         let namespace = self.process.namespace.clone();
         gateway::Config {
             mcp: self.mcp.config(namespace),
-            api_server: self.api_server,
+            api_server: ApiServer::new(self.process.api_server),
+            require_allowed_targets: self.process.require_allowed_targets,
             service_addresses: self.service_addresses,
             listen: self.listen,
             namespace: self.process.namespace,
@@ -377,6 +392,14 @@ mod tests {
         assert_eq!(mcp.exports, ["agents_list", "trace_list"]);
         assert!(mcp.export_namespaces.allows("team-a") && !mcp.export_namespaces.allows("team-b"));
         assert_eq!(mcp.management_namespaces, ["team-b"]);
+    }
+
+    #[test]
+    fn management_stays_out_of_the_installations_namespace() {
+        let flags = |namespace| gateway(&[&format!("--mcp-management-namespace={namespace}")]);
+        assert_eq!(flags("team-a").unwrap().check(), Ok(()));
+        let told = flags("awaken-system").unwrap().check().unwrap_err();
+        assert!(told.contains("awaken-system holds the keys of the installation"), "{told}");
     }
 
     #[rstest]

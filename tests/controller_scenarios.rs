@@ -7,6 +7,8 @@
 mod exports;
 #[path = "controller_scenarios/on_demand.rs"]
 mod on_demand;
+#[path = "controller_scenarios/secrets.rs"]
+mod secrets;
 mod support;
 #[path = "controller_scenarios/tampering.rs"]
 mod tampering;

@@ -12,7 +12,7 @@ use awaken_operator::{
     domain::{
         export::Namespaces,
         identity::McpGenerationRef,
-        lifecycle::{HttpTarget, Limits, StageKind, Target, fingerprint},
+        lifecycle::{CredentialRef, HttpTarget, Limits, StageKind, Target, fingerprint},
         record::{Kind, Outcome},
     },
     gateway::{self, BearerSecret, Config, GatewayError, Journal, McpConfig},
@@ -87,6 +87,15 @@ async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
 
 impl World {
     async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    async fn start_with(settings: impl FnOnce(&mut Config)) -> Self {
+        Self::start_over(Value::Null, settings).await
+    }
+
+    /// With an EndpointSlice that is there before the gateway starts.
+    async fn start_over(slices: Value, settings: impl FnOnce(&mut Config)) -> Self {
         // a second test of this program finds it installed
         drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
         let (api, journal, readiness) = (ApiServer::new(), Memory::new(), Readiness::default());
@@ -104,10 +113,13 @@ impl World {
             "metadata": {"name": "coder", "namespace": "team-a"},
             "spec": {"agentRef": {"name": "coder"}}}),
         );
+        if !slices.is_null() {
+            api.apply("endpointslices", slices);
+        }
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let listen: SocketAddr = free.local_addr().unwrap();
         drop(free);
-        let config = Config {
+        let mut config = Config {
             listen,
             pod_name: "gateway-0".into(),
             allowed_networks: vec!["127.0.0.0/8".into()],
@@ -124,6 +136,7 @@ impl World {
             },
             ..Config::default()
         };
+        settings(&mut config);
         let stop = CancellationToken::new();
         let (append, read) = (Arc::new(journal.clone()), Arc::new(journal.clone()));
         let parts = Journal { append, read, exclusive: true };
@@ -140,15 +153,36 @@ impl World {
         self.api.get("sessions", "team-a", "coder").unwrap()
     }
 
-    /// Acts as the operator: places the Session on whoever holds the Lease, with one generation.
+    /// Places a generation of the Stub on whoever holds the Lease; waits until that is done.
     async fn stage(&self, state: &str, kind: StageKind) {
+        let target = Target::Http(HttpTarget { url: self.stub.url(), credential: None });
+        self.ask(state, kind, target).await;
+        let kind = json!(kind);
+        until("the receipt", || {
+            let receipt = &self.session()["status"]["receipts"][0];
+            (receipt["stage"] == kind && receipt["verdict"] == "Done").then_some(())
+        })
+        .await;
+    }
+
+    /// Asks for a server that cannot be had; gives the receipt.
+    async fn refused(&self, target: Target) -> Value {
+        self.ask("Realizing", StageKind::Realize, target).await;
+        until("the receipt", || {
+            let receipt = self.session()["status"]["receipts"][0].clone();
+            (receipt["verdict"] == "Failed").then_some(receipt)
+        })
+        .await
+    }
+
+    /// Acts as the operator: places the Session on whoever holds the Lease, with one generation.
+    async fn ask(&self, state: &str, kind: StageKind, target: Target) {
         let incarnation = until("the Lease", || {
             let lease = self.api.get("leases", "awaken-system", "gateway-0")?;
             lease["spec"]["holderIdentity"].as_str().map(str::to_owned)
         })
         .await;
         let uid = self.session()["metadata"]["uid"].as_str().unwrap().to_owned();
-        let target = Target::Http(HttpTarget { url: self.stub.url(), credential: None });
         let limits = Limits {
             startup_timeout_ms: 20_000,
             call_timeout_ms: 20_000,
@@ -173,12 +207,6 @@ impl World {
             "target": target, "limits": limits, "reason": "Active", "message": "",
             "since": "2026-01-01T00:00:00Z", "failures": 0, "published": false}]);
         self.api.set_status("sessions", "team-a", "coder", status);
-        let kind = json!(kind);
-        until("the receipt", || {
-            let receipt = &self.session()["status"]["receipts"][0];
-            (receipt["stage"] == kind && receipt["verdict"] == "Done").then_some(())
-        })
-        .await;
     }
 
     async fn post(&self, session: Option<&str>, body: Value) -> (u16, Option<String>, Value) {
@@ -353,44 +381,61 @@ async fn from_start_to_a_clean_stop() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_means_a_forbidden_address_is_never_connected_to() {
+    let world = World::start_with(|config| config.allowed_networks.clear()).await;
+    world.give_key();
+    until("readiness", || world.readiness.waiting().is_empty().then_some(())).await;
+    // the machine's own resolver says that this name is the loopback, where the server listens
+    let url = world.stub.url().replace("127.0.0.1", "localhost");
+    assert!(url.contains("//localhost:"), "{url}");
+    let receipt = world.refused(Target::Http(HttpTarget { url, credential: None })).await;
+    assert_eq!(receipt["reason"], "TargetForbidden", "{receipt}");
+    let told = receipt["message"].as_str().unwrap();
+    assert!(told.contains("localhost resolves to ") && told.contains("a loopback address"));
+    assert!(world.stub.seen().is_empty(), "it was connected to");
+    world.stop.cancel();
+    tokio::time::timeout(LIMIT, world.running).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_of_the_api_server_is_never_connected_to() {
+    // addresses are read from what stands behind its Service, at the start
+    let slices = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.7"]}]});
+    let world = World::start_over(slices, |_| {}).await;
+    world.give_key();
+    until("readiness", || world.readiness.waiting().is_empty().then_some(())).await;
+    let url = "https://192.0.2.7:6443/mcp".to_owned();
+    let receipt = world.refused(Target::Http(HttpTarget { url, credential: None })).await;
+    assert_eq!(receipt["reason"], "TargetForbidden", "{receipt}");
+    assert!(receipt["message"].as_str().unwrap().contains("192.0.2.7 is the API server"));
+    world.stop.cancel();
+    tokio::time::timeout(LIMIT, world.running).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_credential_is_sent_to_no_origin_that_its_secret_does_not_allow() {
     let world = World::start().await;
     world.give_key();
     until("readiness", || world.readiness.waiting().is_empty().then_some(())).await;
-    let mut status = json!({});
-    let uid = world.session()["metadata"]["uid"].as_str().unwrap().to_owned();
-    let lease = world.api.get("leases", "awaken-system", "gateway-0").unwrap();
-    let incarnation = lease["spec"]["holderIdentity"].as_str().unwrap().to_owned();
-    let target =
-        Target::Http(HttpTarget { url: "http://169.254.169.254/mcp".into(), credential: None });
-    let limits = Limits {
-        startup_timeout_ms: 5_000,
-        call_timeout_ms: 5_000,
-        drain_timeout_ms: 1_000,
-        max_concurrent_calls: 1,
-        max_message_bytes: 1 << 20,
+    world.api.apply(
+        "secrets",
+        json!({"apiVersion": "v1", "kind": "Secret", "data": {"token": STANDARD.encode("hunter2")},
+        "metadata": {"name": "issues-token", "namespace": "team-a", "annotations":
+            {"awaken.dev/allowed-targets": "https://mcp.example.com stdio"}}}),
+    );
+    let credential = CredentialRef {
+        secret: "issues-token".into(),
+        key: "token".into(),
+        header: "authorization".into(),
+        scheme: "Bearer".into(),
     };
-    let whole = McpGenerationRef {
-        session_uid: uid,
-        attachment_uid: "uid-remote".into(),
-        generation: 1,
-        incarnation: incarnation.clone(),
-        epoch: 1,
-    };
-    let print = fingerprint(&whole, StageKind::Realize, &target, &limits);
-    status["host"] = json!({"gateway": "gateway-0", "incarnation": incarnation, "epoch": 1});
-    status["lastGeneration"] = json!(1);
-    status["attachments"] = json!([{"generation": 1, "attachment": "remote",
-        "attachmentUid": "uid-remote", "server": "remote", "source": "sha256:s",
-        "state": "Realizing", "stage": {"kind": "Realize", "ref": whole, "fingerprint": print},
-        "target": target, "limits": limits, "reason": "Realizing", "message": "",
-        "since": "2026-01-01T00:00:00Z", "failures": 0, "published": false}]);
-    world.api.set_status("sessions", "team-a", "coder", status);
-    let receipt = until("the receipt", || {
-        let receipt = world.session()["status"]["receipts"][0].clone();
-        (receipt["verdict"] == "Failed").then_some(receipt)
-    })
-    .await;
-    assert_eq!(receipt["reason"], "TargetForbidden", "{receipt}");
+    let url = world.stub.url();
+    let target = Target::Http(HttpTarget { url, credential: Some(credential) });
+    let receipt = world.refused(target).await;
+    assert_eq!(receipt["reason"], "SecretNotAllowed", "{receipt}");
+    assert!(world.stub.seen().is_empty(), "it was connected to");
     world.stop.cancel();
     tokio::time::timeout(LIMIT, world.running).await.unwrap().unwrap().unwrap();
 }

@@ -57,6 +57,7 @@ use latest::LatestAll;
 use metrics::ControllerMetrics;
 use queue::{Outcome, Queue};
 use resolve::Resolve;
+use seen::Rules;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
@@ -89,6 +90,8 @@ pub struct Config {
     pub workers: usize,
     /// Where Agents may export tools.
     pub export_namespaces: Namespaces,
+    /// What nobody may do; the reserved Secrets are those beside the operator's own keys.
+    pub rules: Rules,
 }
 
 impl Config {
@@ -202,6 +205,14 @@ pub async fn run(
         writing.await;
         ControllerError::Ended("the writer of events")
     });
+    let mut rules = config.rules.clone();
+    rules.reserved_secrets.extend([keys::LINK_KEYS, keys::SOURCE_KEY].map(str::to_owned));
+    let api_server = rules.api_server.clone();
+    let following = api_server.clone().follow(client.clone(), stop.clone());
+    tasks.spawn(async move {
+        following.await;
+        ControllerError::Ended("the reader of the API server's endpoints")
+    });
     let (keeper, held) = Keeper::new(client.clone(), lease_config(&config), clock.clone());
     let give_back = CancellationToken::new();
     let mut lease = JoinSet::new();
@@ -210,6 +221,7 @@ pub async fn run(
         leader(held.clone()).await;
         let apply = Apply::new(client.clone(), metrics.clone());
         let source_key = source_key(&apply, &config.namespace).await;
+        api_server.read(&client).await;
         stores.ready().await;
         gateways.ready().await;
         let resolve = Resolve::new(
@@ -222,6 +234,7 @@ pub async fn run(
             latest,
             source_key,
             config.export_namespaces.clone(),
+            rules,
         );
         let ctx = Arc::new(Context {
             config,

@@ -14,6 +14,7 @@ use crate::{
         session::FrozenEnvironment,
     },
     domain::{
+        allowed_targets::Destination,
         identity::{Fingerprint, server_name_problem},
         lifecycle::{Blueprint, CredentialRef, Desired, Limits, Place, SecretKey, Wish},
         reason::Reason,
@@ -203,7 +204,11 @@ fn validate<'a>(
     }
     let (valid, identity) = match (&spec.http, &spec.sandbox_stdio) {
         (Some(http), _) => {
-            let url = target::http_url(http)?;
+            let url = target::http_url(http, &seen.rules.api_server)?;
+            if let Some(credential) = &http.credential {
+                let to = Destination::Origin(url.origin());
+                secrets::may_go(seen, &credential.secret_key_ref, "spec.http.credential", to)?;
+            }
             let identity = target::http_identity(&url, http);
             (Valid::Http { url: url.as_str().to_owned(), http, server: server.clone() }, identity)
         }
@@ -212,6 +217,10 @@ fn validate<'a>(
                 let cause = format!("The Agent {:?} has no environment.", agent.name_any());
                 return Err(Problem::new(Reason::EnvironmentMissing, cause));
             };
+            for e in &stdio.secret_env {
+                let field = format!("spec.sandboxStdio.secretEnv {}", e.name);
+                secrets::may_go(seen, &e.secret_key_ref, &field, Destination::Stdio)?;
+            }
             let identity = target::stdio_identity(Some(&environment.spec.image), stdio);
             (Valid::Stdio { stdio, environment, server: server.clone() }, identity)
         }
@@ -323,7 +332,8 @@ mod tests {
         controller::{
             exports::ExportsSeen,
             hosts::Gateway,
-            secrets::{Known, SecretState},
+            secrets::{Known, SecretState, Values},
+            seen::Rules,
         },
         domain::identity::SessionKey,
     };
@@ -374,7 +384,12 @@ mod tests {
             policy: None,
             exports: ExportsSeen::default(),
             gateways: vec![Gateway { name: "gw".into(), incarnation: "i".into() }],
+            rules: Rules::default(),
         }
+    }
+
+    fn values(known: Known) -> Values {
+        Values { keys: BTreeMap::from([("k".to_owned(), known)]), allowed_targets: None }
     }
 
     fn refused(plan: &Plan, name: &str) -> Option<Reason> {
@@ -454,8 +469,8 @@ mod tests {
         }});
         for (spec, value) in [(stdio, b"a\0b".as_slice()), (http, b"")] {
             let mut seen = seen(vec![attachment("files", 1, spec)]);
-            let keys = BTreeMap::from([("k".to_owned(), known(value))]);
-            seen.secrets = [("s".to_owned(), SecretState::Present(Arc::new(keys)))].into();
+            let values = values(known(value));
+            seen.secrets = [("s".to_owned(), SecretState::Present(Arc::new(values)))].into();
             let judged = plan(&seen);
             assert_eq!(judged.desired[0].wish, Wish::Hold);
             let held = judged.judged[0].held.as_ref().unwrap();
@@ -479,8 +494,7 @@ mod tests {
     fn every_field_of_a_spec_is_a_new_source_and_metadata_is_none() {
         let secret = |value: &str| {
             let known = Known::of(value.as_bytes(), value.to_owned());
-            let keys = BTreeMap::from([("k".to_owned(), known)]);
-            BTreeMap::from([("s".to_owned(), SecretState::Present(Arc::new(keys)))])
+            BTreeMap::from([("s".to_owned(), SecretState::Present(Arc::new(values(known))))])
         };
         let of = |spec: Value, secrets| {
             let mut seen = seen(vec![attachment("files", 1, spec)]);

@@ -7,8 +7,8 @@ use super::{
     keys::{self, KeyError, SourceKey},
     latest::LatestAll,
     refs::{self, named},
-    secrets::{Known, SecretState},
-    seen::Seen,
+    secrets::{Known, SecretState, Values},
+    seen::{Rules, Seen},
     stores::Stores,
     unreadable::Unreadable,
 };
@@ -16,6 +16,7 @@ use crate::{
     api::{Agent, McpAttachment, Session},
     domain::{
         Clock,
+        allowed_targets::ALLOWED_TARGETS,
         export::{self, Namespaces},
         identity::SessionKey,
     },
@@ -81,6 +82,7 @@ pub struct Resolve {
     pub latest: Arc<LatestAll>,
     source_key: SourceKey,
     export_from: Namespaces,
+    rules: Rules,
     hashes: Mutex<HashMap<SessionKey, Hashed>>,
     link: Mutex<Option<(String, Arc<str>)>>,
 }
@@ -88,11 +90,12 @@ pub struct Resolve {
 /// What may be known of the values of one version of a Secret.
 struct Hashed {
     version: String,
-    keys: Arc<BTreeMap<String, Known>>,
+    values: Arc<Values>,
 }
 
 impl Resolve {
-    /// Reads from these stores, and Secrets through this client.
+    /// Reads from these stores, and Secrets through this client. The reserved Secrets of the rules
+    /// are those of the installation's namespace.
     #[expect(clippy::too_many_arguments, reason = "built once, in one place")]
     pub fn new(
         client: Client,
@@ -104,6 +107,7 @@ impl Resolve {
         latest: Arc<LatestAll>,
         source_key: SourceKey,
         export_from: Namespaces,
+        rules: Rules,
     ) -> Self {
         Self {
             client,
@@ -115,6 +119,7 @@ impl Resolve {
             latest,
             source_key,
             export_from,
+            rules,
             hashes: Mutex::default(),
             link: Mutex::default(),
         }
@@ -175,7 +180,16 @@ impl Resolve {
             pods,
             policy,
             gateways: self.gateways.live(Instant::now()),
+            rules: self.rules_in(&key.namespace),
         })
+    }
+
+    fn rules_in(&self, namespace: &str) -> Rules {
+        let mut rules = self.rules.clone();
+        if namespace != self.namespace {
+            rules.reserved_secrets.clear();
+        }
+        rules
     }
 
     /// What an Agent's exports depend on; nothing when it has none.
@@ -271,23 +285,24 @@ impl Resolve {
         };
         let version = meta.metadata.resource_version.clone().unwrap_or_default();
         if let Some(hashed) = self.lock_hashes().get(key).filter(|h| h.version == version) {
-            return Ok(SecretState::Present(hashed.keys.clone()));
+            return Ok(SecretState::Present(hashed.values.clone()));
         }
         let api = Api::<Secret>::namespaced(self.client.clone(), &key.namespace);
         let Some(secret) = within(format!("Secret {key}"), api.get_opt(&key.name)).await? else {
             return Ok(SecretState::Missing);
         };
         let version = secret.metadata.resource_version.clone().unwrap_or_default();
-        let values = secret.data.unwrap_or_default();
-        let keys: BTreeMap<_, _> = values
+        let allowed_targets = secret.annotations().get(ALLOWED_TARGETS).cloned();
+        let data = secret.data.unwrap_or_default();
+        let keys: BTreeMap<_, _> = data
             .iter()
             .map(|(name, value)| {
                 (name.clone(), Known::of(&value.0, self.source_key.hash(&value.0)))
             })
             .collect();
-        let keys = Arc::new(keys);
-        self.lock_hashes().insert(key.clone(), Hashed { version, keys: keys.clone() });
-        Ok(SecretState::Present(keys))
+        let values = Arc::new(Values { keys, allowed_targets });
+        self.lock_hashes().insert(key.clone(), Hashed { version, values: values.clone() });
+        Ok(SecretState::Present(values))
     }
 
     fn lock_hashes(&self) -> std::sync::MutexGuard<'_, HashMap<SessionKey, Hashed>> {

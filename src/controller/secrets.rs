@@ -3,7 +3,13 @@
 //! key of the Secret.
 
 use super::seen::{Problem, Seen};
-use crate::{api::attachment::SecretKeyRef, domain::reason::Reason};
+use crate::{
+    api::attachment::SecretKeyRef,
+    domain::{
+        allowed_targets::{Destination, refusal},
+        reason::Reason,
+    },
+};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// The longest `NAME=value` that Linux hands to a program, in bytes, with the byte that ends it.
@@ -17,8 +23,17 @@ const MAX_VARIABLES: usize = 1024 * 1024;
 pub enum SecretState {
     /// There is none of that name.
     Missing,
+    /// What may be known of it.
+    Present(Arc<Values>),
+}
+
+/// What may be known of a Secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Values {
     /// Its keys, each with what may be known of its value.
-    Present(Arc<BTreeMap<String, Known>>),
+    pub keys: BTreeMap<String, Known>,
+    /// Its annotation `awaken.dev/allowed-targets`.
+    pub allowed_targets: Option<String>,
 }
 
 /// What may be known of a value.
@@ -48,6 +63,35 @@ impl Known {
         let (is_text, has_null) = (text.is_ok(), value.contains(&0));
         let header = if value.is_empty() { Err("nothing") } else { header };
         Self { hash, len: value.len(), is_text, has_null, header }
+    }
+}
+
+/// Whether a Secret may go there, whatever its values.
+///
+/// # Errors
+/// When it is the installation's own, or its annotation does not name the destination.
+pub fn may_go(
+    seen: &Seen,
+    reference: &SecretKeyRef,
+    field: &str,
+    destination: Destination<'_>,
+) -> Result<(), Problem> {
+    let name = &reference.name;
+    if seen.rules.reserved_secrets.contains(name) {
+        let cause = format!(
+            "{field} names the Secret {name:?}, which is the installation's own and goes to no \
+             server."
+        );
+        return Err(Problem::new(Reason::SecretReserved, cause));
+    }
+    let Some(SecretState::Present(values)) = seen.secrets.get(name) else { return Ok(()) };
+    let required = seen.rules.require_allowed_targets;
+    match refusal(values.allowed_targets.as_deref(), required, destination) {
+        None => Ok(()),
+        Some(why) => {
+            let cause = format!("{field} names the Secret {name:?}, which {why}.");
+            Err(Problem::new(Reason::SecretNotAllowed, cause))
+        }
     }
 }
 
@@ -84,7 +128,7 @@ pub fn fit<'a>(
     references: impl IntoIterator<Item = &'a SecretKeyRef>,
 ) -> Result<(), Problem> {
     let lengths = references.into_iter().map(|reference| match seen.secrets.get(&reference.name) {
-        Some(SecretState::Present(keys)) => keys.get(&reference.key).map_or(0, |known| known.len),
+        Some(SecretState::Present(it)) => it.keys.get(&reference.key).map_or(0, |known| known.len),
         Some(SecretState::Missing) | None => 0,
     });
     if lengths.sum::<usize>() <= MAX_VARIABLES {
@@ -109,11 +153,11 @@ pub fn header<'a>(seen: &'a Seen, reference: &SecretKeyRef) -> Result<&'a str, P
 
 fn known<'a>(seen: &'a Seen, at: &SecretKeyRef, field: &str) -> Result<&'a Known, Problem> {
     let SecretKeyRef { name, key } = at;
-    let Some(SecretState::Present(keys)) = seen.secrets.get(name) else {
+    let Some(SecretState::Present(values)) = seen.secrets.get(name) else {
         let cause = format!("{field} names the Secret {name:?}, which does not exist.");
         return Err(Problem::new(Reason::SecretNotFound, cause));
     };
-    keys.get(key).ok_or_else(|| {
+    values.keys.get(key).ok_or_else(|| {
         let cause = format!("{field} names the key {key:?}, which the Secret {name:?} lacks.");
         Problem::new(Reason::SecretKeyNotFound, cause)
     })
@@ -128,7 +172,10 @@ fn invalid(at: &SecretKeyRef, field: &str, what: &str) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{controller::exports::ExportsSeen, domain::identity::SessionKey};
+    use crate::{
+        controller::{exports::ExportsSeen, seen::Rules},
+        domain::identity::SessionKey,
+    };
     use jiff::Timestamp;
     use rstest::rstest;
 
@@ -137,6 +184,7 @@ mod tests {
             ((*key).to_owned(), Known::of(value, format!("hash of {}", value.len())))
         };
         let keys = values.iter().map(known).collect();
+        let values = Values { keys, allowed_targets: None };
         Seen {
             key: SessionKey { namespace: "team-a".into(), name: "coder".into() },
             now: Timestamp::UNIX_EPOCH,
@@ -144,11 +192,12 @@ mod tests {
             session: None,
             attachments: vec![],
             unreadable: vec![],
-            secrets: BTreeMap::from([("s".to_owned(), SecretState::Present(Arc::new(keys)))]),
+            secrets: BTreeMap::from([("s".to_owned(), SecretState::Present(Arc::new(values)))]),
             pods: vec![],
             policy: None,
             exports: ExportsSeen::default(),
             gateways: vec![],
+            rules: Rules::default(),
         }
     }
 

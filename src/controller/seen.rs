@@ -4,6 +4,7 @@ use super::{exports::ExportsSeen, hosts::Gateway, secrets::SecretState};
 use crate::{
     api::{Agent, McpAttachment, Session},
     domain::{identity::SessionKey, reason::Reason},
+    process::api_server::ApiServer,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::Pod, networking::v1::NetworkPolicy};
@@ -34,6 +35,19 @@ pub struct Seen {
     pub exports: ExportsSeen,
     /// The gateways that are alive.
     pub gateways: Vec<Gateway>,
+    /// What the installation lets nobody do.
+    pub rules: Rules,
+}
+
+/// What the installation lets nobody do.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// Secrets of the Session's namespace that are the installation's own.
+    pub reserved_secrets: Vec<String>,
+    /// Whether a Secret goes nowhere without the annotation `awaken.dev/allowed-targets`.
+    pub require_allowed_targets: bool,
+    /// The addresses of the API server.
+    pub api_server: ApiServer,
 }
 
 /// Why something is not as asked, for a condition.

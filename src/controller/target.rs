@@ -9,17 +9,21 @@ use crate::{
         identity::Fingerprint,
         reason::Reason,
     },
+    process::api_server::ApiServer,
 };
+use std::net::IpAddr;
 
 /// The canonical URL of an HTTP target.
 ///
 /// # Errors
 /// What is wrong with it, naming the field.
-pub fn http_url(http: &Http) -> Result<CanonicalUrl, Problem> {
+pub fn http_url(http: &Http, api_server: &ApiServer) -> Result<CanonicalUrl, Problem> {
     let url = canonical_url(&http.url).map_err(|problem| {
         Problem::new(Reason::InvalidUrl, format!("spec.http.url: {problem}."))
     })?;
-    if let Some(what) = forbidden_host(url.host()) {
+    let address = url.host().trim_matches(['[', ']']).parse::<IpAddr>();
+    let api_server = address.is_ok_and(|a| api_server.has(a)).then_some("the API server");
+    if let Some(what) = forbidden_host(url.host()).or(api_server) {
         let cause = format!("spec.http.url names {what}, where the gateway never connects to.");
         return Err(Problem::new(Reason::TargetForbidden, cause));
     }
@@ -88,6 +92,10 @@ mod tests {
     use crate::api::attachment::{Credential, EnvVar, SecretKeyRef};
     use rstest::rstest;
 
+    fn api_server() -> ApiServer {
+        ApiServer::new(["10.96.0.1", "2001:db8::6443"].map(|a| a.parse().unwrap()))
+    }
+
     fn http(url: &str) -> Http {
         Http { url: url.to_owned(), credential: None, insecure_credential: false }
     }
@@ -107,12 +115,16 @@ mod tests {
     #[case("http://[::ffff:127.0.0.1]/mcp", Reason::TargetForbidden)]
     #[case("http://[fe80::1]/mcp", Reason::TargetForbidden)]
     #[case("http://[fd00:ec2::254]/mcp", Reason::TargetForbidden)]
+    #[case("https://10.96.0.1/mcp", Reason::TargetForbidden)]
+    #[case("https://0x0a600001:6443/mcp", Reason::TargetForbidden)]
+    #[case("https://[::ffff:10.96.0.1]/mcp", Reason::TargetForbidden)]
+    #[case("https://[2001:db8:0::6443]/mcp", Reason::TargetForbidden)]
     #[case("ftp://example.com/mcp", Reason::InvalidUrl)]
     #[case("http://u:p@example.com/mcp", Reason::InvalidUrl)]
     #[case("http://example.com/mcp#x", Reason::InvalidUrl)]
     #[case("example.com/mcp", Reason::InvalidUrl)]
     fn refused(#[case] url: &str, #[case] reason: Reason) {
-        assert_eq!(http_url(&http(url)).unwrap_err().reason, reason);
+        assert_eq!(http_url(&http(url), &api_server()).unwrap_err().reason, reason);
     }
 
     #[rstest]
@@ -120,7 +132,7 @@ mod tests {
     #[case("http://10.0.0.7:3001/mcp", "http://10.0.0.7:3001/mcp")]
     #[case("http://everything.team-a.svc:3001/mcp", "http://everything.team-a.svc:3001/mcp")]
     fn canonical(#[case] url: &str, #[case] expected: &str) {
-        assert_eq!(http_url(&http(url)).unwrap().as_str(), expected);
+        assert_eq!(http_url(&http(url), &api_server()).unwrap().as_str(), expected);
     }
 
     #[test]
@@ -131,9 +143,9 @@ mod tests {
             header: "Authorization".into(),
             scheme: "Bearer".into(),
         });
-        assert_eq!(http_url(&http).unwrap_err().reason, Reason::InsecureCredential);
+        assert_eq!(http_url(&http, &api_server()).unwrap_err().reason, Reason::InsecureCredential);
         http.insecure_credential = true;
-        assert!(http_url(&http).is_ok());
+        assert!(http_url(&http, &api_server()).is_ok());
     }
 
     #[test]

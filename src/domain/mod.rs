@@ -2,6 +2,7 @@
 //! come in as arguments, so every rule is a table test.
 
 pub mod address;
+pub mod allowed_targets;
 pub mod canonical;
 pub mod chain;
 pub mod export;

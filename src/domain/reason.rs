@@ -91,6 +91,8 @@ reasons! {
     SecretNotFound, Permanent, "The Secret that is named does not exist.", "Create the Secret; the next try follows at once.";
     SecretKeyNotFound, Permanent, "The Secret lacks the key that is named.", "Add the key to the Secret; the next try follows at once.";
     SecretValueInvalid, Permanent, "The value in the Secret cannot be used where it is named.", "Mend the value in the Secret; the next try follows at once.";
+    SecretNotAllowed, Permanent, "The Secret that is named may not go to this target.", "Name the target's origin, or stdio, in the Secret's annotation awaken.dev/allowed-targets, or name another Secret.";
+    SecretReserved, Permanent, "The Secret that is named is one of the installation's own.", "Name another Secret.";
     // pods
     ImagePullFailed, Retryable, "The image cannot be pulled.", "Check the image name, the registry and pull secrets.";
     Unschedulable, Retryable, "No node takes the pod.", "Compare the requests with what the nodes have.";

@@ -4,6 +4,7 @@ use super::export::secret::BearerSecret;
 use crate::{
     domain::export::Namespaces,
     mcp::server::{Allowed, StoreConfig},
+    process::api_server::ApiServer,
 };
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -40,7 +41,10 @@ pub struct Config {
     /// Targets in these networks pass although they would be refused otherwise. CIDR.
     pub allowed_networks: Vec<String>,
     /// Addresses of the API server, never a target.
-    pub api_server: Vec<IpAddr>,
+    pub api_server: ApiServer,
+    /// Whether a Secret goes nowhere without the annotation `awaken.dev/allowed-targets`. Default
+    /// false.
+    pub require_allowed_targets: bool,
     /// The longest body, in bytes. Default 16 MiB.
     pub max_body: usize,
     /// Connections of clients at one time; one over it is closed at once. Default 10,000, and at
@@ -97,7 +101,8 @@ impl Default for Config {
             allowed_origins: vec![],
             denied_networks: vec![],
             allowed_networks: vec![],
-            api_server: vec![],
+            api_server: ApiServer::default(),
+            require_allowed_targets: false,
             max_body: store.max_body,
             max_connections: 10_000,
             keep_alive: store.keep_alive,
@@ -116,6 +121,20 @@ impl Config {
     /// The name and port of the gateway's own Service, to look up its addresses.
     pub fn service_name(&self) -> String {
         format!("{}.{}.svc.{}:80", self.service, self.namespace, self.cluster_domain)
+    }
+
+    /// What is wrong with settings that each alone are fine.
+    ///
+    /// # Errors
+    /// Which ones, and why.
+    pub fn check(&self) -> Result<(), String> {
+        match self.mcp.management_namespaces.contains(&self.namespace) {
+            false => Ok(()),
+            true => Err(format!(
+                "--mcp-management-namespace={}: {0} holds the keys of the installation",
+                self.namespace
+            )),
+        }
     }
 
     /// The hosts and origins that requests may name: the Service's names and addresses, the pod's

@@ -93,6 +93,7 @@ pub async fn run(
     metrics: &Metrics,
     stop: CancellationToken,
 ) -> Result<(), GatewayError> {
+    config.check().map_err(GatewayError::Setting)?;
     let (leased, watched) = (readiness.guard("lease"), readiness.guard("watch"));
     let keyed = readiness.guard("link keys");
     let address = config.listen;
@@ -104,6 +105,7 @@ pub async fn run(
     let incarnation = uuid::Uuid::new_v4().to_string();
     tracing::info!(%address, incarnation, gateway = config.pod_name, "starting");
 
+    config.api_server.read(&client).await;
     let metrics = GatewayMetrics::new(metrics);
     let clock = Arc::new(SystemClock);
     let index = Index::new(config.mcp.export_namespaces.clone());
@@ -200,6 +202,8 @@ pub async fn run(
         let exports = async move { set.watch(export_changes, stop).await };
         tasks.spawn(named("exports", exports));
     }
+    let following = config.api_server.clone().follow(client.clone(), stop_host.clone());
+    tasks.spawn(named("endpoints of the API server", following));
     tasks.spawn(named("watch", watch::run(client, feed, stop_host.clone())));
     tasks.spawn(named("host", host.run(stop_host.clone())));
     tasks.spawn(named("link keys", keys.load(cluster, secret, keyed, stop_host.clone())));

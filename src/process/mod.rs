@@ -1,6 +1,7 @@
 //! What every program of ours needs of its process: logs, metrics, health, readiness, signals,
-//! name lookups, serving HTTP, the real clock, tasks that are joined, and Leases.
+//! name lookups, the API server's addresses, serving HTTP, the real clock, tasks that are joined, and Leases.
 
+pub mod api_server;
 pub mod clock;
 pub mod health;
 pub mod lease;

@@ -22,7 +22,7 @@ use awaken_operator::{
         handle::Surface,
         host::{
             Feeder, Host, Parts,
-            cluster::{Cluster, ClusterError},
+            cluster::{Cluster, ClusterError, SecretView},
             realize::{Backoff, Failure, Note, Realized, Realizer},
             watchdog::Pings,
         },
@@ -454,7 +454,7 @@ impl Cluster for FakeCluster {
         &'a self,
         _: &'a str,
         _: &'a str,
-    ) -> BoxFuture<'a, Result<BTreeMap<String, Vec<u8>>, ClusterError>> {
+    ) -> BoxFuture<'a, Result<SecretView, ClusterError>> {
         Box::pin(async { Err(ClusterError::NotFound) })
     }
 

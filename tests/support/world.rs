@@ -5,6 +5,7 @@ use awaken_operator::{
     controller::{
         self, Config,
         build::{pod::ShimImage, policy::GatewayPeers},
+        seen::Rules,
     },
     domain::{Clock, export::Namespaces},
     process::metrics::Metrics,
@@ -38,8 +39,17 @@ impl Operator {
         Self::start_as(api, "operator-1", "operator")
     }
 
+    /// In an installation with these rules.
+    pub fn start_with(api: &ApiServer, rules: Rules) -> Self {
+        Self::begin(api, "operator-1", "operator", rules)
+    }
+
     /// Another replica, or another start.
     pub fn start_as(api: &ApiServer, pod: &str, actor: &'static str) -> Self {
+        Self::begin(api, pod, actor, Rules::default())
+    }
+
+    fn begin(api: &ApiServer, pod: &str, actor: &'static str, rules: Rules) -> Self {
         let config = Config {
             namespace: "awaken-system".to_owned(),
             pod: pod.to_owned(),
@@ -51,6 +61,7 @@ impl Operator {
             },
             workers: 4,
             export_namespaces: Namespaces::new([NS, "team-b"]),
+            rules,
         };
         let (metrics, stop) = (Metrics::new(), CancellationToken::new());
         let task = tokio::spawn({

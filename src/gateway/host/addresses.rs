@@ -76,7 +76,7 @@ pub fn policy(config: &Config, index: index::Shared) -> Result<AddressPolicy, St
         if let Some(what) = forbidden_address(address) {
             return Err(what.to_owned());
         }
-        if api_server.contains(&address) {
+        if api_server.has(address) {
             return Err("the API server".to_owned());
         }
         if gateways.contains(&address) {
@@ -92,6 +92,7 @@ pub fn policy(config: &Config, index: index::Shared) -> Result<AddressPolicy, St
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::api_server::ApiServer;
     use rstest::rstest;
 
     #[rstest]
@@ -131,7 +132,7 @@ mod tests {
         let config = Config {
             denied_networks: vec!["10.9.0.0/16".into()],
             allowed_networks: vec!["127.0.0.0/8".into(), "10.9.1.0/24".into()],
-            api_server: vec!["10.96.0.1".parse().unwrap()],
+            api_server: ApiServer::new(["10.96.0.1".parse().unwrap()]),
             pod_ip: Some("10.244.0.7".parse().unwrap()),
             ..Config::default()
         };

@@ -4,7 +4,7 @@
 use super::realize::Note;
 use crate::{
     api::Session,
-    domain::{identity::SessionKey, lifecycle::Receipt},
+    domain::{allowed_targets::ALLOWED_TARGETS, identity::SessionKey, lifecycle::Receipt},
     gateway::index::SessionView,
 };
 use futures::future::BoxFuture;
@@ -13,7 +13,7 @@ use k8s_openapi::{
     api::core::v1::{ObjectReference, Secret},
 };
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt as _,
     api::{Patch, PatchParams},
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
@@ -37,6 +37,15 @@ pub enum ClusterError {
     Other(String),
 }
 
+/// A Secret.
+#[derive(Clone, Default)]
+pub struct SecretView {
+    /// Its values, by key.
+    pub values: BTreeMap<String, Vec<u8>>,
+    /// Its annotation `awaken.dev/allowed-targets`.
+    pub allowed_targets: Option<String>,
+}
+
 /// The API server, as the host needs it.
 pub trait Cluster: Send + Sync + 'static {
     /// Reads a Session as it is now.
@@ -52,12 +61,12 @@ pub trait Cluster: Send + Sync + 'static {
         receipts: &'a [Receipt],
     ) -> BoxFuture<'a, Result<SessionView, ClusterError>>;
 
-    /// The values of a Secret.
+    /// A Secret.
     fn secret<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Result<BTreeMap<String, Vec<u8>>, ClusterError>>;
+    ) -> BoxFuture<'a, Result<SecretView, ClusterError>>;
 
     /// Tells people about a Session and one of its attachments.
     fn event<'a>(
@@ -130,11 +139,14 @@ impl Cluster for ApiCluster {
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Result<BTreeMap<String, Vec<u8>>, ClusterError>> {
+    ) -> BoxFuture<'a, Result<SecretView, ClusterError>> {
         Box::pin(async move {
             let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
-            let data = api.get(name).await?.data.unwrap_or_default();
-            Ok(data.into_iter().map(|(key, ByteString(value))| (key, value)).collect())
+            let secret = api.get(name).await?;
+            let allowed_targets = secret.annotations().get(ALLOWED_TARGETS).cloned();
+            let data = secret.data.unwrap_or_default().into_iter();
+            let values = data.map(|(key, ByteString(value))| (key, value)).collect();
+            Ok(SecretView { values, allowed_targets })
         })
     }
 

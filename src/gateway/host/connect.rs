@@ -9,6 +9,8 @@ use super::{
 };
 use crate::{
     domain::{
+        address::canonical_url,
+        allowed_targets::{Destination, refusal},
         lifecycle::{CredentialRef, Evidence, Generation, PodTarget, SecretKey, Target},
         reason::Reason,
         redact::Redactor,
@@ -48,6 +50,7 @@ pub struct Connector {
     keys: LinkKeys,
     policy: AddressPolicy,
     tls: Arc<rustls::ClientConfig>,
+    require_allowed_targets: bool,
 }
 
 impl Connector {
@@ -63,13 +66,19 @@ impl Connector {
     ) -> Result<Self, String> {
         let policy = addresses::policy(config, index)?;
         let tls = tls_config().map_err(|e| format!("no root certificates: {e}"))?;
-        Ok(Self { cluster, keys, policy, tls })
+        let require_allowed_targets = config.require_allowed_targets;
+        Ok(Self { cluster, keys, policy, tls, require_allowed_targets })
     }
 
-    /// The value of a Secret's key, without white space around it.
-    async fn value(&self, namespace: &str, key: &SecretKey) -> Result<SecretString, Failure> {
+    /// The value of a Secret's key, without white space around it, if it may go there.
+    async fn value(
+        &self,
+        namespace: &str,
+        key: &SecretKey,
+        destination: Destination<'_>,
+    ) -> Result<SecretString, Failure> {
         let SecretKey { secret, key } = key;
-        let data = self.cluster.secret(namespace, secret).await.map_err(|error| match error {
+        let read = self.cluster.secret(namespace, secret).await.map_err(|error| match error {
             ClusterError::NotFound => {
                 Failure::new(Reason::SecretNotFound, format!("there is no Secret {secret}"))
             }
@@ -78,8 +87,14 @@ impl Connector {
                 format!("the Secret {secret} cannot be read: {other}"),
             ),
         })?;
+        let allowed = read.allowed_targets.as_deref();
+        if let Some(why) = refusal(allowed, self.require_allowed_targets, destination) {
+            let what = format!("the Secret {secret} {why}");
+            return Err(Failure::new(Reason::SecretNotAllowed, what));
+        }
         let missing = |what| Failure::new(Reason::SecretKeyNotFound, what);
-        let value = data
+        let value = read
+            .values
             .get(key)
             .ok_or_else(|| missing(format!("the Secret {secret} has no key {key}")))?;
         let text = std::str::from_utf8(value).map_err(|_| {
@@ -101,7 +116,10 @@ impl Connector {
             None => None,
             Some(CredentialRef { secret, key, header, scheme }) => {
                 let place = SecretKey { secret: secret.clone(), key: key.clone() };
-                let value = self.value(namespace, &place).await?;
+                let to = canonical_url(url)
+                    .map_err(|error| Failure::new(Reason::InvalidUrl, error.to_string()))?;
+                let to = Destination::Origin(to.origin());
+                let value = self.value(namespace, &place, to).await?;
                 secrets.push(value.clone());
                 let header: HeaderName = header.parse().map_err(|_| {
                     Failure::new(Reason::InvalidUrl, format!("{header:?} is no header name"))
@@ -130,7 +148,7 @@ impl Connector {
     ) -> Result<(Arc<dyn Peer>, Vec<SecretString>), Failure> {
         let mut secrets = vec![];
         for key in &pod.secrets {
-            secrets.push(self.value(namespace, key).await?);
+            secrets.push(self.value(namespace, key, Destination::Stdio).await?);
         }
         let not_yet = |what: &str| Failure::new(Reason::ConnectFailed, what);
         let key = self.keys.current().ok_or_else(|| not_yet("the link keys are not there yet"))?;

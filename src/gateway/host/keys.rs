@@ -34,7 +34,7 @@ impl LinkKeys {
         let mut guard = Some(guard);
         loop {
             let read = cluster.secret(&namespace, &name).await;
-            match read.and_then(|data| seed(data.get("current"))) {
+            match read.and_then(|data| seed(data.values.get("current"))) {
                 Ok(key) => {
                     self.0.store(Some(Arc::new(key)));
                     guard.take();

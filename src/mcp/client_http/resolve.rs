@@ -24,7 +24,9 @@ pub async fn resolve(
 ) -> Result<Vec<SocketAddr>, PeerError> {
     let failed = |kind, message| PeerError::Connection { sent: Sent::No, kind, message };
     let name = |message| failed(ConnectionFailure::Name, message);
-    let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
+    let parsed = host.parse::<IpAddr>();
+    let literal = parsed.is_ok();
+    let found: Vec<SocketAddr> = match parsed {
         Ok(address) => vec![(address, port).into()],
         Err(_) => tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((host, port)))
             .await
@@ -39,7 +41,8 @@ pub async fn resolve(
         match policy(address.ip()) {
             Ok(()) if passing.contains(&address) => {}
             Ok(()) => passing.push(address),
-            Err(why) => refused = Some(format!("{host} is {}: {why}", address.ip())),
+            Err(why) if literal => refused = Some(format!("{host} is {why}")),
+            Err(why) => refused = Some(format!("{host} resolves to {}: {why}", address.ip())),
         }
     }
     match refused {
@@ -71,6 +74,8 @@ mod tests {
         let PeerError::Connection { sent: Sent::No, kind, message } = error else { panic!() };
         assert_eq!(kind, ConnectionFailure::Forbidden);
         assert!(message.contains("loopback"), "{message}");
+        let literal = host.parse::<IpAddr>().is_ok();
+        assert_eq!(message.contains(" resolves to "), !literal, "{message}");
     }
 
     #[tokio::test]
