@@ -14,6 +14,7 @@ mod addresses;
 pub mod cluster;
 pub mod connect;
 pub mod keys;
+mod noise;
 pub mod outbox;
 pub mod post;
 pub mod realize;

@@ -73,7 +73,8 @@ async fn http_servers_that_are_wrong_each_have_their_reason() {
     is_for_people(&team.refused("nobody", "NameNotResolved", SECONDS).await);
     is_for_people(&team.refused("nowhere", "ConnectFailed", SECONDS).await);
     is_for_people(&team.refused("inside", "TargetForbidden", SECONDS).await);
-    is_for_people(&team.refused("late", "StartupTimeout", SECONDS).await);
+    let late = team.refused("late", "StartupTimeout", SECONDS).await;
+    assert!(late["message"].as_str().unwrap().contains("HandshakeTimeout: initialize"), "{late}");
     let named = team.refused("ancient", "UnsupportedProtocolVersion", SECONDS).await;
     assert!(named["message"].as_str().unwrap().contains("1999-01-01"), "{named}");
     neighbour_is_untouched(&team).await;

@@ -236,6 +236,7 @@ impl Realizer for FakeRealizer {
         _: &'a SessionView,
         generation: &'a Generation,
         events: EventSink,
+        _: Duration,
     ) -> BoxFuture<'a, Result<Realized, Failure>> {
         let name = generation.attachment.clone();
         self.attempts.lock().unwrap().push((name.clone(), generation.generation));

@@ -5,7 +5,8 @@ use super::{
     addresses,
     cluster::{Cluster, ClusterError},
     keys::LinkKeys,
-    realize::{Failure, Note, Realized, Realizer},
+    noise::Heard,
+    realize::{Failure, Note, Realized, Realizer, startup},
 };
 use crate::{
     domain::{
@@ -36,6 +37,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use tokio::time::{Instant, timeout_at};
 
 /// The shim's port.
 const SHIM_PORT: u16 = 7411;
@@ -189,23 +191,37 @@ impl Realizer for Connector {
         session: &'a SessionView,
         generation: &'a Generation,
         events: EventSink,
+        limit: Duration,
     ) -> BoxFuture<'a, Result<Realized, Failure>> {
         Box::pin(async move {
-            let namespace = &session.key.namespace;
-            let (peer, secrets) = match &generation.target {
-                Target::Http(http) => {
-                    let target = (&*http.url, http.credential.as_ref());
-                    self.http(namespace, target, generation, events).await?
+            let (namespace, end) = (&session.key.namespace, Instant::now() + limit);
+            let noise = Heard::default();
+            let connecting = async {
+                match &generation.target {
+                    Target::Http(http) => {
+                        let target = (&*http.url, http.credential.as_ref());
+                        self.http(namespace, target, generation, events).await
+                    }
+                    Target::SandboxStdio(pod) => {
+                        self.stdio(namespace, pod, generation, noise.before(events)).await
+                    }
                 }
-                Target::SandboxStdio(pod) => self.stdio(namespace, pod, generation, events).await?,
             };
+            let (peer, secrets) = timeout_at(end, connecting).await.unwrap_or_else(|_| {
+                let message = format!("no connection within {} ms", limit.as_millis());
+                Err(Failure::new(Reason::ConnectFailed, message))
+            })?;
             let redactor = redactor(&secrets);
-            let shaken = legacy::handshake(&*peer, startup(generation)).await;
-            let shaken = match shaken {
+            let left = end.saturating_duration_since(Instant::now());
+            let shaken = match legacy::handshake(&*peer, left).await {
                 Ok(shaken) => shaken,
                 Err(error) => {
                     peer.close().await;
-                    return Err(failure(&redactor, &error));
+                    let failure = failure(&redactor, &error);
+                    return Err(match noise.latest() {
+                        Some(noise) => noise.explain(failure, &redactor),
+                        None => failure,
+                    });
                 }
             };
             let info = format!("{} {}", shaken.server_name, shaken.server_version);
@@ -247,10 +263,6 @@ pub fn listed(surface: &Surface) -> Evidence {
 
 fn limit(generation: &Generation) -> usize {
     usize::try_from(generation.limits.max_message_bytes).unwrap_or(16 << 20)
-}
-
-fn startup(generation: &Generation) -> Duration {
-    Duration::from_millis(generation.limits.startup_timeout_ms.max(1).unsigned_abs())
 }
 
 fn redactor(secrets: &[SecretString]) -> Redactor {

@@ -11,9 +11,16 @@ use crate::{
     mcp::{EventSink, Peer},
 };
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+/// How much earlier than the operator's deadline a try is told; a tenth of the startup timeout, if
+/// that is less.
+const EARLIER: Duration = Duration::from_secs(2);
+/// How much longer than it may an attempt is left to end by itself.
+const GRACE: Duration = Duration::from_millis(250);
 
 /// A generation that was proven by a handshake.
 pub struct Realized {
@@ -62,12 +69,13 @@ impl Failure {
 
 /// Makes one try.
 pub trait Realizer: Send + Sync + 'static {
-    /// Connects, initializes and lists; ends within the startup timeout of the generation.
+    /// Connects, initializes and lists, all within `limit`.
     fn realize<'a>(
         &'a self,
         session: &'a SessionView,
         generation: &'a Generation,
         events: EventSink,
+        limit: Duration,
     ) -> BoxFuture<'a, Result<Realized, Failure>>;
 
     /// Asks a live server for its tools again. What it says is told without what the redactor
@@ -111,29 +119,64 @@ impl Backoff {
     }
 }
 
-/// Tries until it works, cannot work, `patience` is over, or `stop`. Each failure is told; the
+/// How long a generation may take to be proven.
+pub fn startup(generation: &Generation) -> Duration {
+    Duration::from_millis(generation.limits.startup_timeout_ms.max(1).unsigned_abs())
+}
+
+/// How long from now until a try that still runs is ended and told: before the operator's deadline,
+/// so that the cause is known when that comes. None when it is too late for that.
+pub fn time_to_tell(generation: &Generation, now: Timestamp) -> Option<Duration> {
+    let whole = startup(generation);
+    let left = match generation.deadline {
+        Some(deadline) => Duration::try_from(deadline.duration_since(now)).unwrap_or_default(),
+        None => whole,
+    };
+    let left = left.min(whole).saturating_sub(EARLIER.min(whole / 10));
+    (!left.is_zero()).then_some(left)
+}
+
+/// How long and how often is tried.
+pub struct Terms<'a> {
+    /// Between tries.
+    pub backoff: &'a Backoff,
+    /// After this time a try that still runs is ended and told; others follow.
+    pub tell: Option<Duration>,
+    /// After this time nothing is tried any more.
+    pub patience: Option<Duration>,
+    /// Ends it at once.
+    pub stop: &'a CancellationToken,
+}
+
+/// Tries until it works, cannot work, the patience is over, or `stop`. Each failure is told; the
 /// last one with `true`.
 pub async fn until_proven(
     realizer: &dyn Realizer,
     session: &SessionView,
     generation: &Generation,
     events: EventSink,
-    (backoff, patience, stop): (&Backoff, Option<Duration>, &CancellationToken),
+    terms: Terms<'_>,
     mut failed: impl FnMut(Failure, bool) + Send,
 ) -> Option<Realized> {
+    let Terms { backoff, tell, patience, stop } = terms;
     let begun = Instant::now();
+    let whole = startup(generation);
     let mut failures = 0;
+    let mut before: Option<Failure> = None;
     loop {
-        let attempt = realizer.realize(session, generation, events.clone());
-        let rest = patience.map_or(Duration::MAX, |limit| limit.saturating_sub(begun.elapsed()));
+        let spent = begun.elapsed();
+        let left = [tell, patience].into_iter().flatten().map(|limit| limit.saturating_sub(spent));
+        let limit = left.filter(|left| !left.is_zero()).fold(whole, Duration::min);
+        let attempt = realizer.realize(session, generation, events.clone(), limit);
         let failure = tokio::select! {
             () = stop.cancelled() => return None,
-            result = tokio::time::timeout(rest, attempt) => match result {
+            // the attempt keeps the time; this bounds one that does not
+            result = tokio::time::timeout(limit + GRACE, attempt) => match result {
                 Ok(Ok(realized)) => return Some(realized),
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::new(
                     Reason::HandshakeTimeout,
-                    format!("no handshake within {} s", rest.as_secs()),
+                    format!("no handshake within {} ms", limit.as_millis()),
                 ),
             },
         };
@@ -141,7 +184,17 @@ pub async fn until_proven(
         let delay = backoff.after(failures);
         let over = patience.is_some_and(|limit| begun.elapsed() + delay > limit);
         let last = over || !failure.is_retryable();
-        failed(failure, last);
+        let told = match &before {
+            Some(before) if failure.reason == Reason::HandshakeTimeout && *before != failure => {
+                Failure::new(
+                    failure.reason,
+                    format!("{}; the try before: {before}", failure.message),
+                )
+            }
+            _ => failure.clone(),
+        };
+        before = Some(failure);
+        failed(told, last);
         if last {
             return None;
         }
@@ -149,5 +202,149 @@ pub async fn until_proven(
             () = stop.cancelled() => return None,
             () = tokio::time::sleep(delay) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{
+        identity::SessionKey,
+        lifecycle::{HttpTarget, Limits, State, Target},
+    };
+    use jiff::SignedDuration;
+    use rstest::rstest;
+    use std::sync::Mutex;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn generation(startup_ms: i64, deadline_in: Option<SignedDuration>) -> Generation {
+        Generation {
+            generation: 3,
+            attachment: "files".into(),
+            attachment_uid: "a-uid".into(),
+            server: "files".into(),
+            source: "sha256:s".into(),
+            state: State::Realizing,
+            stage: None,
+            target: Target::Http(HttpTarget { url: "https://h/mcp".into(), credential: None }),
+            limits: Limits {
+                startup_timeout_ms: startup_ms,
+                call_timeout_ms: 7,
+                drain_timeout_ms: 8,
+                max_concurrent_calls: 9,
+                max_message_bytes: 10,
+            },
+            reason: Reason::Realizing,
+            message: String::new(),
+            since: NOW,
+            deadline: deadline_in.map(|left| NOW + left),
+            failures: 0,
+            evidence: None,
+            published: false,
+        }
+    }
+
+    #[rstest]
+    #[case::the_whole(60_000, Some(60_000), Some(58_000))]
+    #[case::short(5_000, Some(5_000), Some(4_500))]
+    #[case::a_slow_pod(60_000, Some(10_000), Some(8_000))]
+    #[case::another_clock(60_000, Some(90_000), Some(58_000))]
+    #[case::too_late(60_000, Some(1_000), None)]
+    #[case::over(60_000, Some(-5_000), None)]
+    #[case::no_deadline(60_000, None, Some(58_000))]
+    fn what_still_runs_is_told_before_the_deadline(
+        #[case] startup: i64,
+        #[case] left: Option<i64>,
+        #[case] tell: Option<u64>,
+    ) {
+        let generation = generation(startup, left.map(SignedDuration::from_millis));
+        assert_eq!(time_to_tell(&generation, NOW), tell.map(Duration::from_millis));
+    }
+
+    /// Refuses once, then says nothing; keeps the time or does not.
+    struct Silent {
+        tries: Mutex<u32>,
+        keeps_time: bool,
+    }
+
+    impl Realizer for Silent {
+        fn realize<'a>(
+            &'a self,
+            _: &'a SessionView,
+            _: &'a Generation,
+            _: EventSink,
+            limit: Duration,
+        ) -> BoxFuture<'a, Result<Realized, Failure>> {
+            Box::pin(async move {
+                let first = {
+                    let mut tries = self.tries.lock().unwrap();
+                    *tries += 1;
+                    *tries == 1
+                };
+                if first {
+                    return Err(Failure::new(Reason::ConnectFailed, "refused"));
+                }
+                match self.keeps_time {
+                    true => tokio::time::sleep(limit).await,
+                    false => std::future::pending().await,
+                }
+                Err(Failure::new(Reason::HandshakeTimeout, "initialize: no answer"))
+            })
+        }
+
+        fn relist<'a>(
+            &'a self,
+            _: &'a Generation,
+            _: &'a dyn Peer,
+            _: &'a Redactor,
+        ) -> BoxFuture<'a, Result<(Surface, Vec<Note>), Failure>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[rstest]
+    #[case::kept(true, "initialize: no answer")]
+    #[case::not_kept(false, "no handshake within ")]
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_told_in_time_with_the_try_before_and_tried_again(
+        #[case] keeps_time: bool,
+        #[case] words: &str,
+    ) {
+        let silent = Silent { tries: Mutex::default(), keeps_time };
+        let (stop, backoff) = (CancellationToken::new(), Backoff::default());
+        let view = SessionView {
+            key: SessionKey { namespace: "team-a".into(), name: "coder".into() },
+            uid: "s-uid".into(),
+            resource_version: "1".into(),
+            agent: "coder".into(),
+            seat: None,
+            generations: vec![],
+            receipts: vec![],
+        };
+        let (begun, mut told) = (Instant::now(), vec![]);
+        let generation = generation(60_000, None);
+        let terms = Terms {
+            backoff: &backoff,
+            tell: time_to_tell(&generation, NOW),
+            patience: None,
+            stop: &stop,
+        };
+        let failed = |failure: Failure, last: bool| {
+            assert!(!last);
+            told.push((begun.elapsed(), failure));
+            if told.len() == 2 {
+                stop.cancel();
+            }
+        };
+        let events: EventSink = Arc::new(|_| ());
+        let proven = until_proven(&silent, &view, &generation, events, terms, failed).await;
+        assert!(proven.is_none());
+        let (at, failure) = &told[1];
+        assert!((58_000..59_000).contains(&at.as_millis()), "{at:?}");
+        assert_eq!(failure.reason, Reason::HandshakeTimeout);
+        let message = &failure.message;
+        assert!(message.starts_with(words), "{message}");
+        assert!(message.ends_with("; the try before: ConnectFailed: refused"), "{message}");
     }
 }

@@ -4,7 +4,7 @@
 use super::{
     Input, News, Parts, outbox,
     post::{Post, PostId, Unit},
-    realize::{Realized, Realizer, until_proven},
+    realize::{Realized, Realizer, Terms, startup, time_to_tell, until_proven},
     watchdog::{self, Ears, Sign},
 };
 use crate::{
@@ -91,13 +91,15 @@ pub fn realize(
     let fingerprint = unit.charge.stage.as_ref().map(|s| s.fingerprint.clone()).unwrap_or_default();
     let (entry, stop, view) = (unit.generation.clone(), unit.stop.clone(), post.view.clone());
     let (realizer, backoff) = (parts.realizer.clone(), parts.backoff.clone());
+    // after a take-over the patience is shorter than any deadline
+    let tell = time_to_tell(&entry, parts.clock.now()).filter(|_| patience.is_none());
     async move {
         let ears = Arc::new(Ears::default());
         let failed = |failure, last| {
             mouth.tell(News::Failed { fingerprint: fingerprint.clone(), failure, last });
         };
-        let how = (&backoff, patience, &stop);
-        let proven = until_proven(&*realizer, &view, &entry, ears.sink(), how, failed).await;
+        let terms = Terms { backoff: &backoff, tell, patience, stop: &stop };
+        let proven = until_proven(&*realizer, &view, &entry, ears.sink(), terms, failed).await;
         if let Some(realized) = proven {
             let realized = Box::new(realized);
             mouth.tell(News::Proven { fingerprint: fingerprint.clone(), realized, ears });
@@ -193,7 +195,8 @@ struct Renewal {
 impl Renew for Renewal {
     fn renew(&self) -> BoxFuture<'_, Option<Fresh>> {
         Box::pin(async move {
-            match self.realizer.realize(&self.view, &self.entry, self.ears.sink()).await {
+            let (events, limit) = (self.ears.sink(), startup(&self.entry));
+            match self.realizer.realize(&self.view, &self.entry, events, limit).await {
                 Ok(Realized { peer, surface, evidence, redactor, notes }) => {
                     let mouth = self.mouth.clone();
                     let placed = Box::new(move |forgotten| {

@@ -3,6 +3,7 @@
 
 use super::{
     connect::listed,
+    noise::Heard,
     realize::{Failure, Note, Realizer},
 };
 use crate::{
@@ -15,10 +16,7 @@ use crate::{
         ConnectionFailure, EventSink, Outgoing, Peer, PeerError, PeerEvent, legacy::LIST_CHANGED,
     },
 };
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch::Receiver},
     time::Instant,
@@ -50,7 +48,7 @@ const COLLECT: Duration = Duration::from_millis(100);
 pub struct Ears {
     listed: Notify,
     noisy: Notify,
-    noise: Mutex<Option<(u64, String)>>,
+    noise: Heard,
 }
 
 impl Ears {
@@ -62,7 +60,7 @@ impl Ears {
                 ears.listed.notify_one();
             }
             PeerEvent::Noise { count, sample } => {
-                *ears.noise.lock().unwrap_or_else(PoisonError::into_inner) = Some((count, sample));
+                ears.noise.keep(count, sample);
                 ears.noisy.notify_one();
             }
             PeerEvent::Notification { .. } | PeerEvent::StrayAnswer => {}
@@ -123,11 +121,8 @@ async fn watch(
             () = ears.noisy.notified(), if !told_noise => {
                 told_noise = true;
                 tokio::time::sleep(COLLECT).await;
-                let noise = ears.noise.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                if let Some((count, sample)) = noise {
-                    let sample = handle.redactor().text(&sample).into_owned();
-                    let message = format!("{count} lines on stdout are no protocol messages, for example: {sample}");
-                    tell(Sign::Noticed(Note { reason: Reason::ProtocolNoise, message }));
+                if let Some(noise) = ears.noise.latest() {
+                    tell(Sign::Noticed(noise.note(&handle.redactor())));
                 }
             }
             () = tokio::time::sleep_until(next_ping) => {
