@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! request ─► link (pinned addresses, pooled connections) ─► answer: JSON, or the SSE stream up to it
-//! keeper  ─► GET stream for notices, or pings where there is none; three refused connections: closed
+//! keeper  ─► GET stream for notices, where there is one; three refused connections: closed
 //! ```
 
 mod answer;
@@ -272,6 +272,11 @@ impl Inner {
                 self.spawn_aside(link.clone(), wire::response(Some(&id), &answer));
             }
         }
+    }
+
+    /// A message over the limit was skipped that is not the answer that is waited for.
+    fn skipped(&self) {
+        (self.events)(PeerEvent::Skipped { limit: self.target.limit });
     }
 
     /// What a server said, cut, on one line and without the credential.

@@ -74,11 +74,11 @@ pub enum PeerError {
         message: String,
     },
     /// The server answered with an HTTP status that is no answer.
-    #[error("the server answered HTTP {status}")]
+    #[error("the server answered HTTP {status}{}{body}", if .body.is_empty() { "" } else { ": " })]
     Status {
         /// The status.
         status: u16,
-        /// The first bytes of the body, scrubbed and cut.
+        /// The first words of the body, scrubbed and cut; nothing of a page.
         body: String,
     },
     /// What was answered is no MCP message.
@@ -166,6 +166,11 @@ pub enum PeerEvent {
         count: u64,
         /// One of them, scrubbed and cut.
         sample: String,
+    },
+    /// A message over the limit that no call waits for, which was skipped.
+    Skipped {
+        /// In bytes.
+        limit: usize,
     },
     /// An answer that nobody waits for (late, repeated or invented).
     StrayAnswer,

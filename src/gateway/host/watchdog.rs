@@ -16,7 +16,13 @@ use crate::{
         ConnectionFailure, EventSink, Outgoing, Peer, PeerError, PeerEvent, legacy::LIST_CHANGED,
     },
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 use tokio::{
     sync::{Notify, watch::Receiver},
     time::Instant,
@@ -42,6 +48,38 @@ impl Default for Pings {
 
 /// How long list changes and noise are collected.
 const COLLECT: Duration = Duration::from_millis(100);
+/// The longest that a changed list waits before it is asked for.
+const SLOWEST: Duration = Duration::from_secs(30);
+/// After so long without a changed list the next one waits no longer than the first.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// How soon a changed list is asked for: the more steadily a server tells of changes, the later.
+#[derive(Debug, Default)]
+struct Pace {
+    delay: Duration,
+    heard: Option<Instant>,
+    due: Option<Instant>,
+}
+
+impl Pace {
+    /// A change was told.
+    fn hear(&mut self, now: Instant) {
+        let quiet = self.heard.is_none_or(|heard| now - heard >= QUIET);
+        self.heard = Some(now);
+        if self.due.is_none() {
+            self.delay = if quiet { COLLECT } else { (self.delay * 2).min(SLOWEST) };
+            self.due = Some(now + self.delay);
+        }
+    }
+
+    /// When it is time to ask; never while nothing was told.
+    async fn due(&self) {
+        match self.due {
+            Some(due) => tokio::time::sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+    }
+}
 
 /// Hears what a server says unasked. Never blocks.
 #[derive(Debug, Default)]
@@ -49,6 +87,8 @@ pub struct Ears {
     listed: Notify,
     noisy: Notify,
     noise: Heard,
+    skipping: Notify,
+    skipped: AtomicUsize,
 }
 
 impl Ears {
@@ -62,6 +102,10 @@ impl Ears {
             PeerEvent::Noise { count, sample } => {
                 ears.noise.keep(count, sample);
                 ears.noisy.notify_one();
+            }
+            PeerEvent::Skipped { limit } => {
+                ears.skipped.store(limit, Ordering::Relaxed);
+                ears.skipping.notify_one();
             }
             PeerEvent::Notification { .. } | PeerEvent::StrayAnswer => {}
         })
@@ -103,7 +147,8 @@ async fn watch(
         let message = error.map_or_else(|| "the connection closed".to_owned(), ToString::to_string);
         Sign::Lost(Failure::new(Reason::ServerLost, handle.redactor().text(&message)))
     };
-    let (mut missed, mut told_noise) = (0, false);
+    let (mut missed, mut told_noise, mut told_skipped) = (0, false, false);
+    let mut pace = Pace::default();
     let mut next_ping = Instant::now() + pings.every;
     loop {
         let peer = handle.peer();
@@ -114,9 +159,16 @@ async fn watch(
                     return tell(lost(error.as_ref()));
                 }
             }
-            () = ears.listed.notified() => {
-                tokio::time::sleep(COLLECT).await;
+            () = ears.listed.notified() => pace.hear(Instant::now()),
+            () = pace.due() => {
+                pace.due = None;
                 relist(&handle, &generation, &*realizer, &*peer).await.into_iter().for_each(&tell);
+            }
+            () = ears.skipping.notified(), if !told_skipped => {
+                told_skipped = true;
+                let limit = ears.skipped.load(Ordering::Relaxed);
+                let message = format!("a notification of the server was over the limit of {limit} bytes and was skipped");
+                tell(Sign::Noticed(Note { reason: Reason::MessageTooLarge, message }));
             }
             () = ears.noisy.notified(), if !told_noise => {
                 told_noise = true;
@@ -182,5 +234,150 @@ async fn relist(
                 _ => vec![],
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::{
+            lifecycle::{HttpTarget, Limits, State, Target},
+            redact::Redactor,
+        },
+        gateway::{
+            handle::{Fresh, Renew, Surface},
+            host::realize::Realized,
+            index::SessionView,
+        },
+        mcp::{Answer, RawJson},
+    };
+    use futures::future::BoxFuture;
+    use jiff::Timestamp;
+    use std::sync::Mutex;
+
+    /// A server that is well.
+    struct Well(tokio::sync::watch::Sender<Option<PeerError>>);
+
+    impl Peer for Well {
+        fn request(&self, _: Outgoing) -> BoxFuture<'_, Result<Answer, PeerError>> {
+            Box::pin(async { Ok(Answer::Result(RawJson::from_static("{}"))) })
+        }
+
+        fn notify<'a>(
+            &'a self,
+            _: &'static str,
+            _: Option<RawJson>,
+        ) -> BoxFuture<'a, Result<(), PeerError>> {
+            Box::pin(async { Ok(()) })
+        }
+
+        fn negotiated(&self, _: &str) {}
+
+        fn closed(&self) -> Receiver<Option<PeerError>> {
+            self.0.subscribe()
+        }
+
+        fn close(&self) -> BoxFuture<'_, ()> {
+            Box::pin(async {})
+        }
+    }
+
+    struct Never;
+
+    impl Renew for Never {
+        fn renew(&self) -> BoxFuture<'_, Option<Fresh>> {
+            Box::pin(async { None })
+        }
+    }
+
+    /// Notes when it is asked for the list.
+    #[derive(Default)]
+    struct Lists(Mutex<Vec<Instant>>);
+
+    impl Realizer for Lists {
+        fn realize<'a>(
+            &'a self,
+            _: &'a SessionView,
+            _: &'a Generation,
+            _: EventSink,
+            _: Duration,
+        ) -> BoxFuture<'a, Result<Realized, Failure>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn relist<'a>(
+            &'a self,
+            _: &'a Generation,
+            _: &'a dyn Peer,
+            _: &'a Redactor,
+        ) -> BoxFuture<'a, Result<(Surface, Vec<Note>), Failure>> {
+            self.0.lock().unwrap().push(Instant::now());
+            Box::pin(async { Ok((Surface::default(), vec![])) })
+        }
+    }
+
+    fn generation() -> Generation {
+        Generation {
+            generation: 3,
+            attachment: "files".into(),
+            attachment_uid: "a-uid".into(),
+            server: "files".into(),
+            source: "sha256:s".into(),
+            state: State::Active,
+            stage: None,
+            target: Target::Http(HttpTarget { url: "https://h/mcp".into(), credential: None }),
+            limits: Limits {
+                startup_timeout_ms: 6,
+                call_timeout_ms: 7,
+                drain_timeout_ms: 8,
+                max_concurrent_calls: 9,
+                max_message_bytes: 10,
+            },
+            reason: Reason::Active,
+            message: String::new(),
+            since: Timestamp::UNIX_EPOCH,
+            deadline: None,
+            failures: 0,
+            evidence: None,
+            published: true,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_changed_lists_is_asked_for_less_and_less_often() {
+        let (ears, lists) = (Arc::new(Ears::default()), Arc::new(Lists::default()));
+        let (generation, peer) = (generation(), Arc::new(Well(Default::default())));
+        let (surface, redactor) = (Surface::default(), Redactor::default());
+        let handle = Handle::new(&generation, peer, surface, redactor, Arc::new(Never));
+        let stop = CancellationToken::new();
+        let what = (Arc::new(handle), generation);
+        let how = (lists.clone() as Arc<dyn Realizer>, ears.clone());
+        let watching = tokio::spawn(run(what, how, Pings::default(), stop.clone(), |_| ()));
+        let sink = ears.sink();
+        let tell = || {
+            let method = LIST_CHANGED.to_owned();
+            sink(PeerEvent::Notification { method, params: None });
+        };
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(120) {
+            tell();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let times = lists.0.lock().unwrap().split_off(0);
+        let gaps: Vec<_> = times.windows(2).map(|w| (w[1] - w[0]).as_millis()).collect();
+        assert!((times[0] - begun).as_millis() < 130, "the first is asked for soon");
+        assert!((9..12).contains(&times.len()), "{gaps:?}");
+        assert!(gaps.is_sorted() && gaps.last().is_some_and(|gap| *gap >= 29_900), "{gaps:?}");
+        // the one that was still on its way, then a quiet minute
+        tokio::time::sleep(Duration::from_secs(95)).await;
+        lists.0.lock().unwrap().clear();
+        let begun = Instant::now();
+        tell();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let times = lists.0.lock().unwrap().clone();
+        assert!(times.len() == 1 && (times[0] - begun).as_millis() < 130, "{times:?}");
+        stop.cancel();
+        watching.await.unwrap();
     }
 }

@@ -68,8 +68,11 @@ impl Reading<'_> {
             let Ok(piece) = frame.into_data() else { continue };
             parser.push(piece, &mut events);
             for event in events.drain(..) {
-                if event == sse::Event::TooLarge {
-                    return Err(PeerError::TooLarge { sent: Sent::Maybe, limit });
+                if let sse::Event::TooLarge(over) = &event {
+                    if over.answers(self.id) {
+                        return Err(PeerError::TooLarge { sent: Sent::Maybe, limit });
+                    }
+                    self.peer.skipped();
                 }
                 let Some(data) = event.message() else { continue };
                 match wire::parse(data) {
@@ -80,6 +83,10 @@ impl Reading<'_> {
                     Ok(other) => self.peer.overheard(self.link, other),
                     Err(malformed) => garbage = Some(malformed),
                 }
+            }
+            // without waiting for its end, which may never come
+            if parser.over().is_some_and(|over| over.answers(self.id)) {
+                return Err(PeerError::TooLarge { sent: Sent::Maybe, limit });
             }
         }
         Err(match garbage {
@@ -142,6 +149,8 @@ impl Reading<'_> {
         if is_session_lost(status, self.link.session().is_some(), body) {
             return session_lost();
         }
+        // a page is no message for people
+        let body = if body.trim_ascii_start().starts_with(b"<") { &[] } else { body };
         PeerError::Status { status: status.as_u16(), body: self.peer.scrub(body) }
     }
 }

@@ -1,5 +1,5 @@
-//! Keeps one MCP session in sight: the GET stream for the server's notices where there is one,
-//! else pings. A server that refuses every connection is reported as gone.
+//! Keeps one MCP session in sight by the GET stream for the server's notices, where there is one. A
+//! server that refuses every connection is reported as gone. Pings are the owner's.
 
 use super::{
     Inner, Link,
@@ -7,22 +7,14 @@ use super::{
     connect::failure,
     is_session_lost, sse,
 };
-use crate::mcp::{
-    ConnectionFailure, PeerError, PeerEvent, Sent, legacy,
-    wire::{self, Id},
-};
+use crate::mcp::{ConnectionFailure, PeerError, PeerEvent, Sent, legacy, wire};
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// Between two pings of a server without a GET stream.
-const PING: Duration = Duration::from_secs(15);
-/// How long the answer to a ping or a GET may take. A server that is only busy is left alone.
+/// How long the answer to a GET may take. A server that is only busy is left alone.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Before the stream is opened again; doubles up to [`SLOWEST`].
 const AGAIN: Duration = Duration::from_millis(500);
@@ -47,7 +39,7 @@ pub(super) fn start(peer: &Arc<Inner>, link: Arc<Link>) {
 enum Seen {
     /// It serves no GET stream.
     NoStream,
-    /// A stream was open and has ended, or a ping was answered, with whatever.
+    /// A stream was open and has ended.
     Alive,
     /// It does not know the session any more.
     SessionLost,
@@ -58,15 +50,14 @@ enum Seen {
 }
 
 async fn keep(peer: &Arc<Inner>, link: &Arc<Link>) {
-    let (mut streams, mut refused, mut opened) = (true, 0, false);
+    let (mut refused, mut opened) = (0, false);
     let mut pause = AGAIN;
     loop {
         let begun = Instant::now();
-        let seen = if streams { listen(peer, link).await } else { ping(peer, link).await };
+        let seen = listen(peer, link).await;
         refused = if matches!(seen, Seen::Refused(_)) { refused + 1 } else { 0 };
         match seen {
-            Seen::NoStream => (streams, pause) = (false, PING),
-            Seen::Alive if !streams => pause = PING,
+            Seen::NoStream => return,
             Seen::Alive => {
                 let lived = begun.elapsed() >= LIVED;
                 (opened, pause) = (true, if lived { AGAIN } else { (pause * 2).min(SLOWEST) });
@@ -78,7 +69,7 @@ async fn keep(peer: &Arc<Inner>, link: &Arc<Link>) {
                 return;
             }
             // some servers answer so to any GET
-            Seen::SessionLost => (streams, pause) = (false, PING),
+            Seen::SessionLost => return,
             Seen::Unwell => pause = (pause * 2).min(SLOWEST),
             Seen::Refused(error) if refused >= GONE_AFTER => {
                 peer.closed.send_replace(Some(error));
@@ -136,19 +127,12 @@ async fn hear(peer: &Arc<Inner>, link: &Arc<Link>, response: Response<Incoming>)
         let Ok(piece) = frame.into_data() else { continue };
         parser.push(piece, &mut events);
         for event in events.drain(..) {
-            if let Some(Ok(message)) = event.message().map(wire::parse) {
+            if matches!(event, sse::Event::TooLarge(_)) {
+                peer.skipped();
+            } else if let Some(Ok(message)) = event.message().map(wire::parse) {
                 peer.overheard(link, message);
             }
         }
-    }
-}
-
-async fn ping(peer: &Arc<Inner>, link: &Arc<Link>) -> Seen {
-    let id = Id::number(peer.next_id.fetch_add(1, Ordering::Relaxed));
-    let pinged = peer.post_aside(link, wire::request(&id, "ping", None));
-    match tokio::time::timeout(ANSWER, pinged).await {
-        Ok(Err(error)) => refused(error),
-        _ => Seen::Alive,
     }
 }
 

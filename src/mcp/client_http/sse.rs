@@ -1,7 +1,11 @@
 //! Server-sent events from pieces of bytes: lines that end in LF, CRLF or CR wherever the pieces
 //! are cut, events of bounded size. An event that came in one piece and one line is not copied.
 
+use crate::mcp::wire::{Id, IdScan};
 use bytes::{Bytes, BytesMut};
+
+/// The field that carries messages.
+const DATA: &[u8] = b"data:";
 
 /// What the stream said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +18,27 @@ pub(super) enum Event {
         data: Bytes,
     },
     /// An event over the limit, skipped.
-    TooLarge,
+    TooLarge(Over),
+}
+
+/// What is known of a message over the limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Over {
+    /// It is a request or a notification.
+    pub asks: bool,
+    /// Its id, once it was seen.
+    pub id: Option<Id>,
+}
+
+impl Over {
+    fn of(scan: &IdScan) -> Self {
+        Self { asks: scan.asks(), id: scan.id() }
+    }
+
+    /// Whether it is the answer to the request of this id, as far as can be told.
+    pub(super) fn answers(&self, id: &Id) -> bool {
+        !self.asks && self.id.as_ref().is_none_or(|theirs| theirs == id)
+    }
 }
 
 impl Event {
@@ -41,8 +65,8 @@ pub(super) struct Parser {
     fresh: bool,
     kind: String,
     data: Option<Data>,
-    /// This event is over the limit: skip to its end.
-    skipping: bool,
+    /// This event is over the limit: it is skipped to its end, and only looked at.
+    skipping: Option<IdScan>,
 }
 
 #[derive(Debug)]
@@ -70,7 +94,7 @@ impl Parser {
             fresh: true,
             kind: String::new(),
             data: None,
-            skipping: false,
+            skipping: None,
         }
     }
 
@@ -99,17 +123,42 @@ impl Parser {
         }
     }
 
+    /// What is known of the event that is being skipped, if one is.
+    pub(super) fn over(&self) -> Option<Over> {
+        self.skipping.as_ref().map(Over::of)
+    }
+
     fn keep(&mut self, part: &[u8]) {
-        // a line that is skipped is kept in a few bytes, so that it is not taken for an empty one
-        if self.line.len() + part.len() > self.limit.saturating_add(64) {
-            self.skipping = true;
+        if self.skipping.is_none() && self.line.len() + part.len() > self.limit.saturating_add(64) {
+            self.begin_skipping();
+            let line = self.line.split();
+            self.skip(&line);
         }
-        if !self.skipping {
-            self.line.extend_from_slice(part);
-        } else if self.line.is_empty() {
-            self.line.extend_from_slice(b":");
-        } else {
-            self.line.truncate(1);
+        match self.skipping {
+            None => self.line.extend_from_slice(part),
+            Some(_) => self.skip(part),
+        }
+    }
+
+    fn begin_skipping(&mut self) {
+        let mut scan = IdScan::default();
+        match self.data.take() {
+            None => {}
+            Some(Data::One(bytes)) => scan.push(&bytes),
+            Some(Data::Many(bytes)) => scan.push(&bytes),
+        }
+        self.skipping = Some(scan);
+    }
+
+    /// Looks at a part of a line; of the line no more stays than tells which field it is.
+    fn skip(&mut self, part: &[u8]) {
+        let known = (DATA.len() - self.line.len().min(DATA.len())).min(part.len());
+        let (field, rest) = part.split_at(known);
+        self.line.extend_from_slice(field);
+        if let Some(scan) = &mut self.skipping
+            && self.line == DATA
+        {
+            scan.push(rest);
         }
     }
 
@@ -120,7 +169,8 @@ impl Parser {
         if line.is_empty() {
             return self.dispatch(events);
         }
-        if self.skipping {
+        if let Some(scan) = &mut self.skipping {
+            scan.push(line.strip_prefix(DATA).unwrap_or_default());
             return;
         }
         let colon = line.iter().position(|b| *b == b':').unwrap_or(line.len());
@@ -138,7 +188,11 @@ impl Parser {
     fn data(&mut self, value: Bytes) {
         let before = self.data.take();
         if before.as_ref().map_or(0, |d| d.len() + 1) + value.len() > self.limit {
-            self.skipping = true;
+            self.data = before;
+            self.begin_skipping();
+            if let Some(scan) = &mut self.skipping {
+                scan.push(&value);
+            }
             return;
         }
         self.data = Some(match before {
@@ -161,8 +215,8 @@ impl Parser {
     fn dispatch(&mut self, events: &mut Vec<Event>) {
         let kind = std::mem::take(&mut self.kind);
         let data = self.data.take();
-        if std::mem::take(&mut self.skipping) {
-            events.push(Event::TooLarge);
+        if let Some(scan) = self.skipping.take() {
+            events.push(Event::TooLarge(Over::of(&scan)));
         } else if let Some(data) = data {
             let data = match data {
                 Data::One(bytes) => bytes,
@@ -232,11 +286,47 @@ mod tests {
         ] {
             for cut in [1, 9, 64, 10_000] {
                 let events = read(text.as_bytes(), cut, 100);
-                assert_eq!(events, [Event::TooLarge, data("next")], "in pieces of {cut}");
+                let over = Event::TooLarge(Over { asks: false, id: None });
+                assert_eq!(events, [over, data("next")], "in pieces of {cut}");
             }
         }
         let fits = format!("data: {}\n\n", "x".repeat(100));
         assert_eq!(read(fits.as_bytes(), 13, 100), [data(&"x".repeat(100))]);
+    }
+
+    #[test]
+    fn what_is_skipped_is_told_by_its_id_and_its_kind() {
+        let long = "x".repeat(300);
+        let (ours, asks) = (Some(Id::number(7)), true);
+        for (text, over) in [
+            (format!(r#"{{"id":7,"result":"{long}"}}"#), Over { asks: false, id: ours.clone() }),
+            (format!(r#"{{"result":"{long}","id":7}}"#), Over { asks: false, id: ours.clone() }),
+            (format!(r#"{{"method":"m","params":"{long}"}}"#), Over { asks, id: None }),
+            (format!(r#"{{"id":7,"method":"m","params":"{long}"}}"#), Over { asks, id: ours }),
+        ] {
+            let lines = text.replace(',', ",\ndata: ");
+            for event in [format!("data: {text}\n\n"), format!("event: message\ndata:{lines}\n\n")]
+            {
+                for cut in [1, 2, 3, 7, 64, 150, 10_000] {
+                    let events = read(event.as_bytes(), cut, 100);
+                    assert_eq!(
+                        events,
+                        [Event::TooLarge(over.clone())],
+                        "{event} in pieces of {cut}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_end_is_known_as_soon_as_it_is_over_the_limit() {
+        let (mut parser, mut events) = (Parser::new(100), vec![]);
+        let begin = format!(r#"data: {{"id":7,"result":"{}"#, "x".repeat(200));
+        parser.push(Bytes::from(begin), &mut events);
+        let over = parser.over().unwrap();
+        assert!(over.answers(&Id::number(7)) && !over.answers(&Id::number(8)));
+        assert!(events.is_empty());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Finds the id of a message that is too big to keep: reads it piece by piece, keeps nothing else.
+//! Finds the id of a message that is too big to keep, and whether it is an answer: reads it piece by
+//! piece, keeps nothing else.
 
 use super::{Id, RawJson};
 use bytes::Bytes;
@@ -18,6 +19,7 @@ pub struct IdScan {
     expect: Expect,
     value: Vec<u8>,
     found: bool,
+    asks: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,12 +34,17 @@ enum Expect {
 impl IdScan {
     /// Reads the next piece.
     pub fn push(&mut self, piece: &[u8]) {
+        if self.found && self.asks {
+            return;
+        }
         for byte in piece {
-            if self.found {
-                return;
-            }
             self.step(*byte);
         }
+    }
+
+    /// Whether it has what only requests and notifications have: a method, or params.
+    pub fn asks(&self) -> bool {
+        self.asks
     }
 
     /// The id, if it was seen.
@@ -64,15 +71,18 @@ impl IdScan {
             }
             b'{' | b'[' => self.depth += 1,
             b'}' | b']' | b',' if top => {
-                self.found = self.expect == Expect::IdValue && !self.value.is_empty();
+                self.found |= self.expect == Expect::IdValue && !self.value.is_empty();
                 self.expect = Expect::Key;
                 self.depth -= u32::from(byte != b',');
             }
             b'}' | b']' => self.depth = self.depth.saturating_sub(1),
             b':' if top && self.expect == Expect::Colon => {
-                let id = self.key == b"id";
+                self.asks |= self.key == b"method" || self.key == b"params";
+                let id = self.key == b"id" && !self.found;
                 self.expect = if id { Expect::IdValue } else { Expect::Value };
-                self.value.clear();
+                if id {
+                    self.value.clear();
+                }
             }
             b' ' | b'\t' | b'\r' | b'\n' => {}
             _ => self.keep(byte),
@@ -109,6 +119,20 @@ mod tests {
         let mut scan = IdScan::default();
         text.as_bytes().chunks(piece).for_each(|p| scan.push(p));
         scan.id().map(|id| id.as_json().to_owned())
+    }
+
+    #[rstest]
+    #[case::method_last(r#"{"id":12,"params":{},"method":"x"}"#, true)]
+    #[case::notification(r#"{"method":"x"}"#, true)]
+    #[case::params_first(r#"{"jsonrpc":"2.0","params":{"a"#, true)]
+    #[case::answer(r#"{"result":{"method":"x","params":[]},"id":12}"#, false)]
+    #[case::text("method: 7", false)]
+    fn tells_what_asks_from_what_answers(#[case] text: &str, #[case] asks: bool) {
+        for piece in [1, 2, 7, 1000] {
+            let mut scan = IdScan::default();
+            text.as_bytes().chunks(piece).for_each(|p| scan.push(p));
+            assert_eq!(scan.asks(), asks, "in pieces of {piece}");
+        }
     }
 
     #[rstest]
