@@ -68,6 +68,8 @@ const GATEWAY_API: &[&str] =
 /// In `gateway/`, only these append calls to the journal, or (`host`) lifecycle records.
 const GATEWAY_APPEND: &[&str] =
     &["gateway/call", "gateway/recover", "gateway/management", "gateway/host"];
+/// In `gateway/`, only these raise epochs.
+const GATEWAY_EPOCHS: &[&str] = &["gateway/host"];
 /// In `controller/`, only these write to the API server.
 const CONTROLLER_WRITE: &[&str] = &["controller/apply"];
 
@@ -187,6 +189,12 @@ fn words_stay_out_of_rooms_where_they_do_not_belong() {
             && code.contains(".append(")
         {
             bad.push(format!("{path}: only {GATEWAY_APPEND:?} append to the journal"));
+        }
+        if path.starts_with("gateway/")
+            && !starts_with_any(&path, GATEWAY_EPOCHS)
+            && code.contains("raise_epoch")
+        {
+            bad.push(format!("{path}: only {GATEWAY_EPOCHS:?} raise epochs"));
         }
         let writes = [".patch(", ".patch_status(", ".create(", ".delete(", ".replace_status("];
         if path.starts_with("controller/") && !starts_with_any(&path, CONTROLLER_WRITE) {

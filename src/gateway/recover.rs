@@ -21,20 +21,6 @@ pub enum RecoverError {
     Append(#[from] AppendError),
 }
 
-/// Raises the epoch of the chain, then ends what is open in it. Gives how many calls that were.
-///
-/// # Errors
-/// The journal's; `Fenced` when a later host has the Session already.
-pub async fn take_over(
-    (append, read): (&dyn Append, &dyn Read),
-    clock: &dyn Clock,
-    chain: &Chain,
-    epoch: i64,
-) -> Result<usize, RecoverError> {
-    append.raise_epoch(chain, epoch).await?;
-    end_open((append, read), clock, chain, epoch).await
-}
-
 /// Ends what is open in the chains of other starts of a gateway. Only right for a journal that no
 /// other process writes: then they are all over. Gives how many calls that were.
 ///
@@ -54,7 +40,12 @@ pub async fn earlier_starts(
     Ok(ended)
 }
 
-async fn end_open(
+/// Ends what an earlier host left open in the chain of a Session whose epoch this host raised. Gives
+/// how many calls that were.
+///
+/// # Errors
+/// The journal's; `Fenced` when a later host has the Session already.
+pub async fn end_open(
     (append, read): (&dyn Append, &dyn Read),
     clock: &dyn Clock,
     chain: &Chain,

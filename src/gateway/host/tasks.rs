@@ -50,8 +50,12 @@ pub fn take_over(parts: Parts, outlet: Outlet, post: &Post) -> impl Future<Outpu
     async move {
         let mut failures = 0;
         loop {
-            let journal = (&*parts.append, &*parts.read);
-            match recover::take_over(journal, &*parts.clock, &chain, mouth.post.epoch).await {
+            let (journal, epoch) = ((&*parts.append, &*parts.read), mouth.post.epoch);
+            let taking = async {
+                parts.append.raise_epoch(&chain, epoch).await?;
+                recover::end_open(journal, &*parts.clock, &chain, epoch).await
+            };
+            match taking.await {
                 Ok(0) => break,
                 Ok(ended) => {
                     tracing::warn!(session = %mouth.post.key, ended, "calls of an earlier host ended as OutcomeUnknown");
