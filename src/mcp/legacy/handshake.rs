@@ -8,7 +8,7 @@ use super::{
     tools::{Collector, ToolListing},
 };
 use crate::{
-    domain::reason::{Class, Reason},
+    domain::reason::Reason,
     mcp::{
         Answer, ConnectionFailure, Outgoing, Peer, PeerError,
         wire::{self, RawJson, code},
@@ -34,10 +34,6 @@ pub struct Handshake {
     pub server_name: String,
     /// `serverInfo.version`, cut; empty if it gave none.
     pub server_version: String,
-    /// `instructions`.
-    pub instructions: Option<String>,
-    /// It declares that it tells of changes of its list.
-    pub list_changed: bool,
     /// Its tools; none if it does not declare tools.
     pub listing: ToolListing,
 }
@@ -55,11 +51,6 @@ pub struct HandshakeError {
 impl HandshakeError {
     fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
-    }
-
-    /// Whether another try may help.
-    pub fn is_retryable(&self) -> bool {
-        self.reason.class() == Class::Retryable
     }
 
     /// The reason of a failure to reach the server; `at` is the step, for the message.
@@ -121,8 +112,6 @@ pub async fn handshake(peer: &dyn Peer, timeout: Duration) -> Result<Handshake, 
         revision,
         server_name: initialized.name,
         server_version: initialized.server_version,
-        instructions: initialized.instructions,
-        list_changed: initialized.list_changed,
         listing,
     })
 }
@@ -188,9 +177,7 @@ struct Initialized {
     version: String,
     name: String,
     server_version: String,
-    instructions: Option<String>,
     tools: bool,
-    list_changed: bool,
 }
 
 impl Initialized {
@@ -216,17 +203,11 @@ impl Initialized {
             cut(&text.unwrap_or_default())
         };
         let tools = inside("capabilities", "tools").filter(RawJson::is_object);
-        let list_changed = tools.as_ref().is_some_and(|tools| {
-            let members = wire::members(tools).unwrap_or_default();
-            members.iter().any(|(k, v)| k == "listChanged" && v.get() == "true")
-        });
         Ok(Self {
             version: cut(&version),
             name: words("name"),
             server_version: words("version"),
-            instructions: find("instructions").and_then(text),
             tools: tools.is_some(),
-            list_changed,
         })
     }
 }

@@ -59,17 +59,6 @@ impl RawJson {
     pub fn is_object(&self) -> bool {
         self.0.first() == Some(&b'{')
     }
-
-    /// The same value without line breaks. They only ever stand between tokens, so each becomes a
-    /// space; text that has none is shared.
-    #[must_use]
-    pub fn on_one_line(&self) -> Self {
-        if memchr::memchr2(b'\n', b'\r', &self.0).is_none() {
-            return self.clone();
-        }
-        let flat = self.0.iter().map(|b| if matches!(b, b'\n' | b'\r') { b' ' } else { *b });
-        Self(flat.collect::<Vec<_>>().into())
-    }
 }
 
 impl std::fmt::Debug for RawJson {
@@ -94,13 +83,5 @@ mod tests {
     fn whitespace_around_a_value_is_not_part_of_it() {
         let raw = RawJson::parse(Bytes::from_static(b" \r\n{\"a\" : 1}\n")).unwrap();
         assert_eq!(raw.as_str(), "{\"a\" : 1}");
-    }
-
-    #[test]
-    fn line_breaks_go_and_escaped_ones_stay() {
-        let raw = RawJson::parse(Bytes::from_static(b"{\"a\":\r\n[1,\n\"x\\n\"]}")).unwrap();
-        assert_eq!(raw.on_one_line().as_str(), "{\"a\":  [1, \"x\\n\"]}");
-        let flat = RawJson::from_static("[1]");
-        assert_eq!(flat.on_one_line().bytes().as_ptr(), flat.bytes().as_ptr(), "shared");
     }
 }
