@@ -164,6 +164,10 @@ pub struct Entry {
     /// The arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Payload>,
+    /// What else the caller said with the call: `_meta`, as far as the server gets it, without
+    /// trace context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta: Option<Payload>,
     /// The result or the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Payload>,
@@ -204,6 +208,7 @@ impl Entry {
             reason: None,
             message: None,
             arguments: None,
+            meta: None,
             result: None,
         }
     }

@@ -250,6 +250,25 @@ async fn a_key_that_stands_twice_is_refused_on_record() {
 }
 
 #[tokio::test]
+async fn the_meta_of_a_call_is_on_record_without_secrets_and_transport() {
+    let peer = FakePeer::answering("{}");
+    let (world, session) = world(&peer).await;
+    let params = json!({"name": "mcp__files__read", "_meta": {
+        "progressToken": 7, "traceparent": "00-1-2-01", "tracestate": "a=b",
+        "example.com/tenant": "north", "password": "hunter22", "note": "canary-secret"}});
+    let reply = world.ask(&session, "tools/call", params).await;
+    assert!(reply.get("result").is_some(), "{reply}");
+    assert!(peer.calls()[0].contains("traceparent"), "the server gets it");
+    let records = world.call_records();
+    let meta = records[0].entry.meta.as_ref().unwrap();
+    let stored = r#"{"example.com/tenant":"north","note":"[redacted]","password":"[redacted]"}"#;
+    assert_eq!(meta.json.as_deref(), Some(stored));
+    assert_eq!(records[1].entry.meta, None, "once a call");
+    world.call(&session, "mcp__files__read", json!({"_meta": {"a": 1}})).await;
+    assert_eq!(world.call_records()[2].entry.meta, None, "an argument of that name is none");
+}
+
+#[tokio::test]
 async fn without_a_journal_nothing_is_sent() {
     let peer = FakePeer::answering("{}");
     let (world, session) = world(&peer).await;

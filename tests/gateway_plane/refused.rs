@@ -281,6 +281,7 @@ async fn calls(table: &mut Table) {
     for (sent, params) in [
         ("a key twice in `params`", r#"{"name":"agents_list","name":"x"}"#),
         ("a key twice in `arguments`", r#"{"name":"agents_list","arguments":{"a":1,"a":2}}"#),
+        ("a key twice in `_meta`", r#"{"name":"agents_list","_meta":{"a":{"b":1,"\u0062":2}}}"#),
         (
             "a key twice in `arguments` of an exported tool",
             r#"{"name":"coder_read","arguments":{"a":{"b":1,"b":1}}}"#,

@@ -177,6 +177,8 @@ async fn a_foreign_host_or_origin_is_refused_before_any_work(
 #[case::empty_batch("[]", -32600, "BatchRefused")]
 #[case::repeated_in_envelope(r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#, -32600, "RepeatedKey")]
 #[case::repeated_in_params(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"b"}}"#, -32602, "RepeatedKey")]
+#[case::repeated_in_meta(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mcp__files__read","_meta":{"k":{"a":1,"\u0061":2}}}}"#, -32602, "RepeatedKey")]
+#[case::repeated_elsewhere(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mcp__files__read","x":[{"a":1,"a":2}]}}"#, -32602, "RepeatedKey")]
 #[case::unknown_method(r#"{"jsonrpc":"2.0","id":1,"method":"resources/list"}"#, -32601, "UnknownMethod")]
 #[case::unknown_tool(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nothing"}}"#, -32602, "UnknownTool")]
 #[case::denied_tool(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"mcp__files__write"}}"#, -32602, "UnknownTool")]

@@ -98,9 +98,12 @@ fn admit(call: &Call) -> Result<(Attached<'_>, Question), Refused> {
         };
         let permit = gate::pass(found.server.policy.as_deref(), &found.tool.name)
             .map_err(|rule| Refused::denied(call.shown(), Some(&found), rule))?;
-        let question =
-            Question::read(call.arguments.as_ref(), &call.redactor(&found.server.handle))
-                .map_err(|problem| Refused::arguments(&found, &problem))?;
+        let question = Question::read(
+            call.arguments.as_ref(),
+            &call.params,
+            &call.redactor(&found.server.handle),
+        )
+        .map_err(|problem| Refused::arguments(&found, &problem))?;
         match found.server.handle.admit() {
             Ok(place) => {
                 let (handle, tool) = (found.server.handle.clone(), found.tool.clone());

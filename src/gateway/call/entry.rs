@@ -1,7 +1,7 @@
 //! The records of a call. Only what was redacted goes in; pieces beyond the limit are digest and
 //! size alone.
 
-use super::{Errand, Ground, Reply, outcome::Ending, refusal::Refused};
+use super::{Errand, Ground, Reply, outcome::Ending, params, refusal::Refused};
 use crate::{
     domain::{
         canonical::JsonProblem,
@@ -13,24 +13,33 @@ use crate::{
 };
 use jiff::Timestamp;
 
-/// The arguments as they stand in the record.
-pub struct Question(Option<Payload>);
+/// What the caller said, as it stands in the record.
+pub struct Question {
+    arguments: Option<Payload>,
+    meta: Option<Payload>,
+}
 
 impl Question {
-    /// Reads the arguments once: canonical form, digest, redaction.
+    /// Reads arguments and `_meta` once: canonical form, digest, redaction.
     ///
     /// # Errors
     /// A key that stands twice, or nesting without end.
-    pub fn read(arguments: Option<&RawJson>, redactor: &Redactor) -> Result<Self, JsonProblem> {
-        let Some(arguments) = arguments else { return Ok(Self(None)) };
-        Payload::arguments(arguments.as_str(), redactor, PAYLOAD_LIMIT).map(|p| Self(Some(p)))
+    pub fn read(
+        arguments: Option<&RawJson>,
+        params: &RawJson,
+        redactor: &Redactor,
+    ) -> Result<Self, JsonProblem> {
+        let read = |text: &str| Payload::arguments(text, redactor, PAYLOAD_LIMIT);
+        let arguments = arguments.map(|raw| read(raw.as_str())).transpose()?;
+        let meta = params::meta_on_record(params).map(|text| read(&text)).transpose()?;
+        Ok(Self { arguments, meta })
     }
 }
 
 /// The intent: durable before anything is sent.
 pub(super) fn intent(errand: &impl Errand, id: String, at: Timestamp, question: Question) -> Entry {
-    let arguments = question.0;
-    Entry { call: Some(id), arguments, ..errand.intended(errand.entry(at, Kind::Intent)) }
+    let Question { arguments, meta } = question;
+    Entry { call: Some(id), arguments, meta, ..errand.intended(errand.entry(at, Kind::Intent)) }
 }
 
 /// The outcome: durable before the caller has the answer.

@@ -104,8 +104,9 @@ impl Calls {
     ) -> Result<(Managed<'a>, Question), Refused> {
         let permit = gate::exported(call.set.management_names(), &call.tool)
             .map_err(|rule| Refused::denied(&call.tool, None, rule))?;
-        let question = Question::read(call.arguments.as_ref(), &call.secrets.redactor())
-            .map_err(|problem| Refused::arguments_of_ours(&problem))?;
+        let question =
+            Question::read(call.arguments.as_ref(), &call.params, &call.secrets.redactor())
+                .map_err(|problem| Refused::arguments_of_ours(&problem))?;
         let place = call.set.admit().map_err(Refused::crowded)?;
         Ok((Managed { calls: self, call, digest, permit, _place: place }, question))
     }

@@ -61,21 +61,40 @@ pub fn toward_server(tool: &str, arguments: Option<&RawJson>, params: &RawJson) 
     RawJson::parse(Bytes::from(out)).expect("an object of valid parts is valid")
 }
 
+/// The members of `_meta` that belong on record, as an object; none if there are none. Neither the
+/// progress token nor trace context says what is asked for.
+pub fn meta_on_record(params: &RawJson) -> Option<String> {
+    if !params.as_str().contains("_meta") {
+        return None;
+    }
+    let mut out = vec![];
+    members(&mut out, params, b"", &["progressToken", "traceparent", "tracestate"]);
+    String::from_utf8(out).ok().filter(|text| !text.is_empty())
+}
+
 fn meta(out: &mut Vec<u8>, params: &RawJson) {
+    members(out, params, br#","_meta":"#, &["progressToken"]);
+}
+
+/// Writes the members of `_meta` but these, as an object after `before`; nothing if there are none.
+fn members(out: &mut Vec<u8>, params: &RawJson, before: &[u8], without: &[&str]) {
     let Ok(Params { meta: Some(Meta(members)) }) = serde_json::from_str(params.as_str()) else {
         return;
     };
-    let mut before: &[u8] = br#","_meta":{"#;
-    for (key, value) in members.iter().filter(|(key, _)| key != "progressToken") {
-        out.extend_from_slice(before);
+    let mut members = members.iter().filter(|(key, _)| !without.contains(&&**key)).peekable();
+    if members.peek().is_none() {
+        return;
+    }
+    out.extend_from_slice(before);
+    let mut begin = b'{';
+    for (key, value) in members {
+        out.push(begin);
         string(out, key);
         out.push(b':');
         out.extend_from_slice(value.get().as_bytes());
-        before = b",";
+        begin = b',';
     }
-    if before == b"," {
-        out.push(b'}');
-    }
+    out.push(b'}');
 }
 
 fn string(out: &mut Vec<u8>, text: &str) {
@@ -110,6 +129,19 @@ mod tests {
     )]
     fn members(#[case] params: &str, #[case] sent: &str) {
         assert_eq!(toward_server("re\"ad", None, &raw(params)).as_str(), sent);
+    }
+
+    #[rstest]
+    #[case::none(r#"{"name":"x"}"#, None)]
+    #[case::empty(r#"{"_meta":{}}"#, None)]
+    #[case::transport(r#"{"_meta":{"progressToken":7,"traceparent":"a","tracestate":"b"}}"#, None)]
+    #[case::rest(
+        r#"{"_meta":{"x.y/z":[1e2],"traceparent":"a","k":{}}}"#,
+        Some(r#"{"x.y/z":[1e2],"k":{}}"#)
+    )]
+    #[case::another_place(r#"{"name":"_meta","arguments":{"_meta":{"a":1}}}"#, None)]
+    fn on_record(#[case] params: &str, #[case] meta: Option<&str>) {
+        assert_eq!(meta_on_record(&raw(params)).as_deref(), meta);
     }
 
     #[test]

@@ -100,6 +100,9 @@ pub struct RecordView {
     /// The arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arguments: Option<PayloadView>,
+    /// What else was said with the call: `_meta`, without trace context.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub meta: Option<PayloadView>,
     /// The result or the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<PayloadView>,
@@ -148,7 +151,11 @@ impl Spoken for List {
             if let Some(message) = &record.message {
                 let _ = write!(out, " {}", line(message, 160));
             }
-            for (name, payload) in [("arguments", &record.arguments), ("result", &record.result)] {
+            for (name, payload) in [
+                ("arguments", &record.arguments),
+                ("meta", &record.meta),
+                ("result", &record.result),
+            ] {
                 if let Some(json) = payload.as_ref().and_then(|p| p.json.as_ref()) {
                     let _ = write!(out, " {name}={}", line(json, 160));
                 }
@@ -223,6 +230,7 @@ fn view(Record { seq, entry, .. }: Record) -> RecordView {
         reason: entry.reason,
         message: entry.message.map(|m| line(&m, 512)),
         arguments: entry.arguments.map(payload),
+        meta: entry.meta.map(payload),
         result: entry.result.map(payload),
     }
 }

@@ -11,7 +11,10 @@ use super::{
     stream,
 };
 use crate::{
-    domain::reason::Reason,
+    domain::{
+        canonical::{JsonProblem, find_repeated_key},
+        reason::Reason,
+    },
     mcp::{
         Answer,
         body::{self, BodyError},
@@ -355,6 +358,14 @@ fn members_refusal(error: MembersError) -> Refusal {
     Refusal::params(reason, format!("params: {error}"))
 }
 
+fn problem_refusal(problem: JsonProblem) -> Refusal {
+    let reason = match problem {
+        JsonProblem::RepeatedKey { .. } => Reason::RepeatedKey,
+        _ => Reason::InvalidArguments,
+    };
+    Refusal::params(reason, format!("params: {problem}"))
+}
+
 fn tool_and_arguments(params: &RawJson) -> Result<(String, Option<RawJson>), Refusal> {
     let bad = |message: &str| Refusal::params(Reason::InvalidArguments, message);
     let (mut name, mut arguments) = (None, None);
@@ -362,7 +373,8 @@ fn tool_and_arguments(params: &RawJson) -> Result<(String, Option<RawJson>), Ref
         match key.as_ref() {
             "name" => name = serde_json::from_str::<String>(value.get()).ok(),
             "arguments" => arguments = Some(params.part(value)),
-            _ => {}
+            // nothing else of params is read twice, so it is looked at here
+            _ => find_repeated_key(value.get().as_bytes()).map_err(problem_refusal)?,
         }
     }
     let name = name.ok_or_else(|| bad("params.name is no string"))?;
