@@ -137,6 +137,9 @@ pub struct GatewayFlags {
     /// Where MCP clients connect.
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
+    /// Where other gateways of the installation reach this one. Without the flag there is no other.
+    #[arg(long, requires = "journal_postgres_url_file")]
+    pub internal_listen: Option<SocketAddr>,
     /// Name of the Service in front of the gateway.
     #[arg(long, env = "AWAKEN_SERVICE", default_value = "awaken-gateway")]
     pub service: String,
@@ -314,6 +317,7 @@ impl GatewayFlags {
             require_allowed_targets: self.process.require_allowed_targets,
             service_addresses: self.service_addresses,
             listen: self.listen,
+            internal_listen: self.internal_listen,
             namespace: self.process.namespace,
             instance: self.process.instance,
             pod_name: self.pod_name,

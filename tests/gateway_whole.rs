@@ -73,6 +73,59 @@ struct World {
     http: reqwest::Client,
 }
 
+fn free_port() -> SocketAddr {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap()
+}
+
+/// A gateway of this name, over these.
+struct Gateway {
+    readiness: Readiness,
+    stop: CancellationToken,
+    running: JoinHandle<Result<(), GatewayError>>,
+    listen: SocketAddr,
+    internal: SocketAddr,
+}
+
+impl Gateway {
+    fn start(
+        name: &str,
+        api: &ApiServer,
+        journal: &Memory,
+        settings: impl FnOnce(&mut Config),
+    ) -> Self {
+        let (listen, internal) = (free_port(), free_port());
+        let mut config = Config {
+            listen,
+            internal_listen: Some(internal),
+            pod_ip: Some(internal.ip()),
+            pod_name: name.into(),
+            allowed_networks: vec!["127.0.0.0/8".into()],
+            grace: Duration::from_secs(20),
+            mcp: McpConfig {
+                bearer: Some(BearerSecret {
+                    namespace: "awaken-system".into(),
+                    name: "awaken-mcp-bearer".into(),
+                    key: "token".into(),
+                    previous_key: "previous-token".into(),
+                }),
+                export_namespaces: Namespaces::new(["team-a"]),
+                ..McpConfig::default()
+            },
+            ..Config::default()
+        };
+        settings(&mut config);
+        let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+        let (append, read) = (Arc::new(journal.clone()), Arc::new(journal.clone()));
+        let parts = Journal { append, read, exclusive: true };
+        let (client, ready, stopped) = (client(api), readiness.clone(), stop.clone());
+        let running = tokio::spawn(async move {
+            gateway::run(config, client, parts, ready, &Metrics::new(), stopped).await
+        });
+        Self { readiness, stop, running, listen, internal }
+    }
+}
+
 async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let wait = async {
         loop {
@@ -98,7 +151,7 @@ impl World {
     async fn start_over(slices: Value, settings: impl FnOnce(&mut Config)) -> Self {
         // a second test of this program finds it installed
         drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
-        let (api, journal, readiness) = (ApiServer::new(), Memory::new(), Readiness::default());
+        let (api, journal) = (ApiServer::new(), Memory::new());
         api.apply(
             "agents",
             json!({"apiVersion": "awaken.dev/v1alpha1", "kind": "Agent",
@@ -116,34 +169,8 @@ impl World {
         if !slices.is_null() {
             api.apply("endpointslices", slices);
         }
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let listen: SocketAddr = free.local_addr().unwrap();
-        drop(free);
-        let mut config = Config {
-            listen,
-            pod_name: "gateway-0".into(),
-            allowed_networks: vec!["127.0.0.0/8".into()],
-            grace: Duration::from_secs(20),
-            mcp: McpConfig {
-                bearer: Some(BearerSecret {
-                    namespace: "awaken-system".into(),
-                    name: "awaken-mcp-bearer".into(),
-                    key: "token".into(),
-                    previous_key: "previous-token".into(),
-                }),
-                export_namespaces: Namespaces::new(["team-a"]),
-                ..McpConfig::default()
-            },
-            ..Config::default()
-        };
-        settings(&mut config);
-        let stop = CancellationToken::new();
-        let (append, read) = (Arc::new(journal.clone()), Arc::new(journal.clone()));
-        let parts = Journal { append, read, exclusive: true };
-        let (client, ready, stopped) = (client(&api), readiness.clone(), stop.clone());
-        let running = tokio::spawn(async move {
-            gateway::run(config, client, parts, ready, &Metrics::new(), stopped).await
-        });
+        let Gateway { readiness, stop, running, listen, .. } =
+            Gateway::start("gateway-0", &api, &journal, settings);
         let stub = Stub::start(Script::default()).await;
         let base = format!("http://{listen}/v1/sessions/team-a/coder");
         Self { api, stub, journal, readiness, stop, running, base, http: reqwest::Client::new() }
@@ -307,6 +334,99 @@ impl World {
             "data": {"current": seed}}),
         );
     }
+}
+
+/// Two gateways: the Session is served by one, the client speaks to the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_gateway_takes_a_request_and_the_host_serves_it() {
+    let mut world = World::start().await;
+    world.give_key();
+    world.bearers("platform", None);
+    let other = Gateway::start("gateway-1", &world.api, &world.journal, |_| {});
+    until("readiness", || {
+        let ready = world.readiness.waiting().is_empty() && other.readiness.waiting().is_empty();
+        ready.then_some(())
+    })
+    .await;
+    world.stage("Realizing", StageKind::Realize).await;
+    world.stage("Active", StageKind::Publish).await;
+    let host = std::mem::replace(
+        &mut world.base,
+        format!("http://{}/v1/sessions/team-a/coder", other.listen),
+    );
+
+    // it may not know yet where its Session is, or where its like are
+    let initialize = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"}}});
+    let wait = async {
+        loop {
+            match world.post(None, initialize.clone()).await {
+                (200, id, _) => return id.unwrap(),
+                (status, _, value) => assert_eq!(status, 503, "{value}"),
+            }
+        }
+    };
+    let session = tokio::time::timeout(LIMIT, wait).await.expect("the other gateway forwards");
+    let echoed = world.call(&session, "echo", json!({"a": [1, "é"]})).await;
+    assert!(echoed["result"]["content"][0]["text"].as_str().unwrap().contains('é'), "{echoed}");
+    let denied = world.call(&session, "exit", json!({})).await;
+    assert_eq!(denied["error"]["data"]["reason"], "UnknownTool");
+    let slow = world.call(&session, "sleep", json!({"ms": 1500})).await;
+    assert!(slow.get("result").is_some(), "an answer that became a stream: {slow}");
+
+    let stream = world.http.get(format!("{}/mcp", world.base)).bearer_auth(TOKEN);
+    let stream = stream.header("mcp-session-id", &session).header("accept", "text/event-stream");
+    let mut stream = stream.send().await.unwrap();
+    assert_eq!(stream.status(), 200);
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    assert!(stream.chunk().await.unwrap().is_some());
+    drop(stream);
+
+    let url = format!("{}/mcp", world.base);
+    let nobody = world.http.post(&url).bearer_auth("another").json(&initialize);
+    assert_eq!(nobody.send().await.unwrap().status(), 401);
+    let trace = world.http.get(format!("{}/trace", world.base)).bearer_auth(TOKEN);
+    let trace: Value = trace.send().await.unwrap().json().await.unwrap();
+    let calls = trace["records"].as_array().unwrap().iter().filter(|r| r["kind"] == "Intent");
+    assert_eq!(calls.count(), 2, "each call once: {trace}");
+
+    // the internal port: not for clients, whatever they claim
+    let inside = format!("http://{}/v1/sessions/team-a/coder/mcp", other.internal);
+    for proof in ["", "1.2", "1800000000.AAAA"] {
+        let request = world.http.post(&inside).bearer_auth(TOKEN).json(&initialize);
+        let refused = request.header("awaken-forwarded", proof).send().await.unwrap();
+        assert_eq!(refused.status(), 401, "{proof}");
+    }
+
+    // a session of `/v1/mcp` is held by the gateway that opened it, and found from the other
+    let platform = world.until_platform("platform", 200).await.unwrap();
+    world.base = host.clone();
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let listed = world.platform("platform", Some(&platform), &list).await;
+    assert_eq!(listed.status(), 200);
+    let lost = format!("{}.{}", "00000000", platform.split_once('.').unwrap().1);
+    assert_eq!(world.platform("platform", Some(&lost), &list).await.status(), 404);
+
+    let deleted = world.http.delete(&url).bearer_auth(TOKEN).header("mcp-session-id", &session);
+    assert_eq!(deleted.send().await.unwrap().status(), 204);
+
+    // the host is gone without a farewell
+    world.running.abort();
+    let refused = async {
+        loop {
+            let request = world.http.post(&url).bearer_auth(TOKEN).json(&initialize);
+            let request = request.header("accept", "application/json, text/event-stream");
+            let answer = request.send().await.unwrap();
+            if answer.status() == 503 {
+                return answer;
+            }
+        }
+    };
+    let refused = tokio::time::timeout(LIMIT, refused).await.expect("503");
+    assert!(refused.headers().contains_key("retry-after"));
+    other.stop.cancel();
+    other.running.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -272,6 +272,7 @@ fn lease_config(config: &Config) -> lease::Config {
         identity: format!("{}_{}", config.pod, config.incarnation),
         duration: LEASE_DURATION,
         labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
         owner: None,
         exclusive_name: false,
     }

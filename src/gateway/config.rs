@@ -16,6 +16,9 @@ use std::{
 pub struct Config {
     /// Where it listens. Default `0.0.0.0:8080`.
     pub listen: SocketAddr,
+    /// Where it takes requests from other gateways of the installation. Default none: there is no
+    /// other, since the journal is a file.
+    pub internal_listen: Option<SocketAddr>,
     /// Namespace of the installation.
     pub namespace: String,
     /// Name of this pod; also of its Lease.
@@ -89,6 +92,7 @@ impl Default for Config {
         let store = StoreConfig::default();
         Self {
             listen: (Ipv4Addr::UNSPECIFIED, 8080).into(),
+            internal_listen: None,
             namespace: "awaken-system".to_owned(),
             pod_name: "awaken-gateway".to_owned(),
             pod_uid: None,
@@ -160,8 +164,10 @@ impl Config {
     }
 
     /// The settings of the MCP server.
-    pub fn store(&self) -> StoreConfig {
+    /// Its session ids carry `mark`.
+    pub fn store(&self, mark: &str) -> StoreConfig {
         StoreConfig {
+            mark: mark.to_owned(),
             sessions_per_subject: self.sessions_per_subject,
             idle: self.session_idle,
             max_body: self.max_body,

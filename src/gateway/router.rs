@@ -8,13 +8,15 @@
 //!  anything else    404
 //! ```
 //!
-//! A caller without the right learns nothing of what exists.
+//! A caller without the right learns nothing of what exists. A Session that another gateway serves
+//! is asked there, when all of this has passed here too.
 
 use super::{
     answer::HttpRefusal,
     auth::{Auth, Caller, Right, bearer},
     call::Calls,
     export::{Export, route},
+    forward::Forward,
     hosted::Sessions,
     index::{self, SessionView},
     rest,
@@ -66,6 +68,8 @@ pub struct Gateway {
     pub store: SessionStore,
     /// The journal, to read.
     pub read: Arc<dyn Read>,
+    /// The way to other gateways. None where there is no other.
+    pub forward: Option<Forward>,
     /// Reviews of open streams.
     pub reviews: TaskTracker,
     /// How often an open stream's caller is reviewed again.
@@ -139,13 +143,18 @@ async fn mcp(
     server: Option<Arc<str>>,
     request: Request<Body>,
 ) -> Result<Response, HttpRefusal> {
-    let (head, body) = request.into_parts();
-    let (caller, view) = admit(gateway, &head.headers, Right::UseTools, &key).await?;
+    let (caller, view) = admit(gateway, request.headers(), Right::UseTools, &key).await?;
     if let Some(name) = &server
         && view.generations.iter().all(|g| *g.server != **name)
     {
         return Err(HttpRefusal::not_found());
     }
+    if let (Some(forward), Some(seat)) = (&gateway.forward, &view.seat)
+        && let Some(host) = forward.host(&seat.gateway, &seat.incarnation, &request)
+    {
+        return forward.send(&host, request).await;
+    }
+    let (head, body) = request.into_parts();
     if gateway.draining.load(Ordering::Acquire) {
         let message = "this gateway stops; another one serves the Session soon";
         return Err(HttpRefusal::unavailable(Reason::NotServing, message));

@@ -6,11 +6,13 @@ use super::{
     call::Calls,
     config::Config,
     export::{self, Bearer, Export, ExportSet},
+    forward::{self, Forward},
     host::{self, Host, cluster::ApiCluster, connect::Connector, keys::LinkKeys},
     hosted::Sessions,
     index::{Index, watch},
     management::{self, ManagementTools},
     metrics::GatewayMetrics,
+    peers::{self, Peers},
     recover,
     router::{Gateway, router},
     service::REVIEW,
@@ -22,14 +24,16 @@ use crate::{
         clock::SystemClock,
         health::{Guard, Readiness},
         lease::{self, Keeper, LeaseError},
-        listen::{self, Limits},
+        listen::{self, Limits, Meter},
         metrics::Metrics,
     },
 };
+use axum::middleware;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -97,9 +101,11 @@ pub async fn run(
     let (leased, watched) = (readiness.guard("lease"), readiness.guard("watch"));
     let keyed = readiness.guard("link keys");
     let address = config.listen;
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|error| GatewayError::Listen { address, error })?;
+    let listener = bind(address).await?;
+    let internal = match config.internal_listen {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
     let mut secret = [0u8; 32];
     getrandom::fill(&mut secret).map_err(|_| GatewayError::NoRandomness)?;
     let incarnation = uuid::Uuid::new_v4().to_string();
@@ -140,6 +146,10 @@ pub async fn run(
         },
     );
     let set = Arc::new(ExportSet::new(management, index.shared(), sessions.clone()));
+    let peers = Peers::default();
+    let forward = internal
+        .is_some()
+        .then(|| Forward::new(peers.clone(), keys.clone(), clock.clone(), &incarnation));
     let export = Export { bearer: Bearer::default(), set: set.clone() };
     let gateway = Arc::new(Gateway {
         auth: Arc::new(Auth::new(
@@ -152,8 +162,9 @@ pub async fn run(
         sessions: sessions.clone(),
         calls: calls.clone(),
         export: export.clone(),
-        store: SessionStore::new(config.store()),
+        store: SessionStore::new(config.store(peers::mark_of(&incarnation))),
         read: journal.read.clone(),
+        forward: forward.clone(),
         reviews: TaskTracker::new(),
         review_every: REVIEW,
         draining: AtomicBool::new(false),
@@ -204,6 +215,7 @@ pub async fn run(
     }
     let following = config.api_server.clone().follow(client.clone(), stop_host.clone());
     tasks.spawn(named("endpoints of the API server", following));
+    let leases = client.clone();
     tasks.spawn(named("watch", watch::run(client, feed, stop_host.clone())));
     tasks.spawn(named("host", host.run(stop_host.clone())));
     tasks.spawn(named("link keys", keys.load(cluster, secret, keyed, stop_host.clone())));
@@ -214,6 +226,15 @@ pub async fn run(
     });
     let limits = Limits::new(listen::room(config.max_connections));
     let (routes, meter) = (router(gateway.clone()), metrics.clients.clone());
+    if let (Some(listener), Some(forward)) = (internal, forward) {
+        let door = middleware::from_fn_with_state(forward, forward::door);
+        let (routes, meter) = (routes.clone().layer(door), Meter::default());
+        let serving = listen::serve(listener, routes, limits.clone(), meter, stop_serving.clone());
+        tasks.spawn(named("internal http", serving));
+        let (namespace, instance) = (config.namespace.clone(), config.instance.clone());
+        let watch = peers.watch(leases, namespace, instance, stop_host.clone());
+        tasks.spawn(named("peers", watch));
+    }
     let serving = listen::serve(listener, routes, limits, meter, stop_serving.clone());
     tasks.spawn(named("http", serving));
 
@@ -257,6 +278,10 @@ pub async fn run(
     result
 }
 
+async fn bind(address: SocketAddr) -> Result<TcpListener, GatewayError> {
+    TcpListener::bind(address).await.map_err(|error| GatewayError::Listen { address, error })
+}
+
 async fn named(
     name: &'static str,
     task: impl Future<Output = ()> + Send,
@@ -291,8 +316,10 @@ async fn hold_lease(
         ("app.kubernetes.io/name", "awaken-operator"),
         ("app.kubernetes.io/instance", &config.instance),
         ("app.kubernetes.io/component", "gateway"),
-        ("awaken.dev/lease", "gateway"),
+        peers::LABEL,
     ];
+    let address = config.pod_ip.zip(config.internal_listen);
+    let address = address.map(|(ip, listen)| SocketAddr::new(ip, listen.port()).to_string());
     let settings = lease::Config {
         namespace: config.namespace.clone(),
         name: config.pod_name.clone(),
@@ -302,6 +329,7 @@ async fn hold_lease(
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
             .collect::<BTreeMap<_, _>>(),
+        annotations: address.map(|a| (peers::ADDRESS.to_owned(), a)).into_iter().collect(),
         owner: config.pod_uid.clone().map(|uid| OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Pod".to_owned(),

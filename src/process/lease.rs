@@ -33,6 +33,8 @@ pub struct Config {
     pub duration: Duration,
     /// Labels of the object.
     pub labels: BTreeMap<String, String>,
+    /// Annotations of the object, beside those that others gave it.
+    pub annotations: BTreeMap<String, String>,
     /// Owner of the object, so that it goes with it.
     pub owner: Option<OwnerReference>,
     /// Whether the Lease is ours by its name, so that an older holder is a former start of us.
@@ -198,6 +200,10 @@ impl Keeper {
             spec: None,
         });
         object.metadata.labels = Some(config.labels.clone()).filter(|l| !l.is_empty());
+        if !config.annotations.is_empty() {
+            let annotations = object.metadata.annotations.get_or_insert_default();
+            annotations.extend(config.annotations.clone());
+        }
         object.metadata.owner_references = config.owner.clone().map(|o| vec![o]);
         let spec = object.spec.get_or_insert_with(LeaseSpec::default);
         if spec.holder_identity.as_ref() != Some(&config.identity) {
@@ -349,6 +355,7 @@ mod tests {
             identity: "me".into(),
             duration: Duration::from_secs(15),
             labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
             owner: None,
             exclusive_name,
         };

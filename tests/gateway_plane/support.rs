@@ -612,6 +612,7 @@ impl World {
             export,
             store: SessionStore::new(StoreConfig { max_body: 64 << 10, ..StoreConfig::default() }),
             read: Arc::new(journal.clone()),
+            forward: None,
             reviews: TaskTracker::new(),
             review_every: Duration::from_millis(10),
             draining: AtomicBool::new(false),

@@ -7,7 +7,7 @@ use super::{PATH, SUBJECT, bearer::Tokens, endpoint::ExportEndpoint};
 use crate::{
     domain::reason::Reason,
     gateway::{answer::HttpRefusal, auth::bearer, router::Gateway},
-    mcp::server::{self, Scope, Service},
+    mcp::server::{self, SESSION_ID, Scope, Service},
 };
 use axum::{
     extract::Request,
@@ -35,6 +35,13 @@ pub async fn serve(gateway: &Gateway, tokens: &Tokens, request: Request) -> Resp
     };
     if let Err(refused) = server::guard(request.headers(), request.uri(), &gateway.allowed) {
         return *refused;
+    }
+    let id = request.headers().get(SESSION_ID).and_then(|id| id.to_str().ok());
+    if let (Some(forward), Some(id)) = (&gateway.forward, id)
+        && let Some(holder) = forward.holder(id, &request)
+    {
+        let answer = forward.send(&holder, request).await;
+        return answer.unwrap_or_else(|refused| refused.into_response());
     }
     if gateway.draining.load(Ordering::Acquire) {
         let message = "this gateway stops; another one serves soon";

@@ -4,7 +4,7 @@
 use super::cluster::{Cluster, ClusterError};
 use crate::process::health::Guard;
 use arc_swap::ArcSwapOption;
-use ed25519_dalek::SigningKey;
+use ed25519_dalek::{Signature, SigningKey};
 use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
@@ -13,14 +13,34 @@ const WAIT: Duration = Duration::from_secs(1);
 /// Between two looks at a key that is there: it may be rotated.
 const REREAD: Duration = Duration::from_secs(60);
 
-/// The current key, once it is there.
+/// The keys, once they are there. Clones share them.
 #[derive(Clone, Default)]
-pub struct LinkKeys(Arc<ArcSwapOption<SigningKey>>);
+pub struct LinkKeys {
+    current: Arc<ArcSwapOption<SigningKey>>,
+    previous: Arc<ArcSwapOption<SigningKey>>,
+}
 
 impl LinkKeys {
+    /// Keys that are known already.
+    pub fn new(current: SigningKey, previous: Option<SigningKey>) -> Self {
+        let keys = Self::default();
+        keys.current.store(Some(Arc::new(current)));
+        keys.previous.store(previous.map(Arc::new));
+        keys
+    }
+
     /// The current key.
     pub fn current(&self) -> Option<Arc<SigningKey>> {
-        self.0.load_full()
+        self.current.load_full()
+    }
+
+    /// Whether one of the keys signed this. The one before the current is good too: another gateway
+    /// may not have seen the change yet, or this one.
+    pub fn verify(&self, message: &[u8], signature: &Signature) -> bool {
+        let keys = [self.current.load_full(), self.previous.load_full()];
+        keys.into_iter()
+            .flatten()
+            .any(|key| key.verifying_key().verify_strict(message, signature).is_ok())
     }
 
     /// Reads the Secret until `stop`; drops the guard when there is a key.
@@ -34,9 +54,14 @@ impl LinkKeys {
         let mut guard = Some(guard);
         loop {
             let read = cluster.secret(&namespace, &name).await;
-            match read.and_then(|data| seed(data.values.get("current"))) {
-                Ok(key) => {
-                    self.0.store(Some(Arc::new(key)));
+            match read.and_then(|data| Ok((seed(data.values.get("current"))?, data))) {
+                Ok((key, data)) => {
+                    let before = self.current.swap(Some(Arc::new(key)));
+                    let stated = seed(data.values.get("previous")).ok().map(Arc::new);
+                    let known = || before.filter(|b| Some(b) != self.current().as_ref());
+                    if let Some(previous) = stated.or_else(known) {
+                        self.previous.store(Some(previous));
+                    }
                     guard.take();
                 }
                 Err(error) => tracing::info!(secret = name, %error, "no link key yet"),

@@ -27,6 +27,9 @@ pub struct StoreConfig {
     pub json_within: Duration,
     /// Between two keep-alive comments of a stream.
     pub keep_alive: Duration,
+    /// What ids of sessions begin with, before a dot: which replica holds them. No dot in it; with
+    /// an empty one ids have no such part.
+    pub mark: String,
 }
 
 impl Default for StoreConfig {
@@ -37,6 +40,7 @@ impl Default for StoreConfig {
             max_body: 16 << 20,
             json_within: Duration::from_secs(1),
             keep_alive: Duration::from_secs(15),
+            mark: String::new(),
         }
     }
 }
@@ -111,7 +115,11 @@ impl SessionStore {
     ) -> Result<Arc<McpSession>, OpenError> {
         let mut bytes = [0; 24];
         getrandom::fill(&mut bytes).map_err(|_| OpenError::NoRandomness)?;
-        let id: Arc<str> = URL_SAFE_NO_PAD.encode(bytes).into();
+        let random = URL_SAFE_NO_PAD.encode(bytes);
+        let id: Arc<str> = match &*self.config.mark {
+            "" => random.into(),
+            mark => format!("{mark}.{random}").into(),
+        };
         let now = Instant::now();
         let session = Arc::new(McpSession::new(id.clone(), scope.clone(), revision, now));
         let mut sessions = self.sessions();

@@ -1,0 +1,140 @@
+//! The other gateways of the installation: which start of each, and where it takes requests from
+//! its like. All of it stands on their Leases. Whether one is alive is not decided here: the
+//! operator places Sessions, and who does not answer is answered for with 503.
+
+use arc_swap::ArcSwap;
+use futures::StreamExt as _;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api, Client, ResourceExt as _,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+use tokio_util::sync::CancellationToken;
+
+/// The annotation of a gateway's Lease that says where it takes requests from other gateways.
+pub const ADDRESS: &str = "awaken.dev/address";
+/// The label that tells Leases of gateways from others, and its value.
+pub const LABEL: (&str, &str) = ("awaken.dev/lease", "gateway");
+
+/// One start of another gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Which start of it.
+    pub incarnation: String,
+    /// Where it takes requests from other gateways.
+    pub address: SocketAddr,
+}
+
+/// The gateways with a Lease, by name. Clones share the table.
+#[derive(Clone, Debug, Default)]
+pub struct Peers(Arc<ArcSwap<HashMap<String, Peer>>>);
+
+impl Peers {
+    /// This start of this gateway, if it is still the one that has the Lease.
+    pub fn get(&self, gateway: &str, incarnation: &str) -> Option<Peer> {
+        self.0.load().get(gateway).filter(|peer| peer.incarnation == incarnation).cloned()
+    }
+
+    /// The gateway whose ids of MCP sessions carry this mark.
+    pub fn marked(&self, mark: &str) -> Option<Peer> {
+        self.0.load().values().find(|peer| mark_of(&peer.incarnation) == mark).cloned()
+    }
+
+    fn apply(&self, lease: &Lease) {
+        let peer = peer_of(lease);
+        let name = lease.name_any();
+        self.0.rcu(|old| {
+            let mut new = HashMap::clone(old);
+            match &peer {
+                Some(peer) => new.insert(name.clone(), peer.clone()),
+                None => new.remove(&name),
+            };
+            new
+        });
+    }
+
+    fn forget(&self, name: &str) {
+        self.0.rcu(|old| {
+            let mut new = HashMap::clone(old);
+            new.remove(name);
+            new
+        });
+    }
+
+    /// Follows the Leases until `stop`. Watch errors are logged and tried again with backoff.
+    pub async fn watch(
+        self,
+        client: Client,
+        namespace: String,
+        instance: String,
+        stop: CancellationToken,
+    ) {
+        let api: Api<Lease> = Api::namespaced(client, &namespace);
+        let (label, value) = LABEL;
+        let labels = format!("{label}={value},app.kubernetes.io/instance={instance}");
+        let leases = watcher(api, watcher::Config::default().labels(&labels));
+        let mut events = leases.default_backoff().boxed();
+        let mut listed = HashMap::new();
+        loop {
+            let event = tokio::select! {
+                () = stop.cancelled() => return,
+                Some(event) = events.next() => event,
+            };
+            match event {
+                Ok(watcher::Event::Apply(lease)) => self.apply(&lease),
+                Ok(watcher::Event::Delete(lease)) => self.forget(&lease.name_any()),
+                Ok(watcher::Event::Init) => listed.clear(),
+                Ok(watcher::Event::InitApply(lease)) => {
+                    listed.extend(peer_of(&lease).map(|peer| (lease.name_any(), peer)));
+                }
+                Ok(watcher::Event::InitDone) => self.0.store(Arc::new(std::mem::take(&mut listed))),
+                Err(error) => tracing::warn!(%error, "the watch of Leases broke; trying again"),
+            }
+        }
+    }
+}
+
+/// What ids of MCP sessions carry of the start of the gateway that holds them.
+pub fn mark_of(incarnation: &str) -> &str {
+    incarnation.split('-').next().unwrap_or_default()
+}
+
+fn peer_of(lease: &Lease) -> Option<Peer> {
+    let incarnation = lease.spec.as_ref()?.holder_identity.clone().filter(|i| !i.is_empty())?;
+    let address = lease.annotations().get(ADDRESS)?.parse().ok()?;
+    Some(Peer { incarnation, address })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn lease(name: &str, holder: &str, address: &str) -> Lease {
+        let lease = json!({"metadata": {"name": name, "annotations": {ADDRESS: address}},
+            "spec": {"holderIdentity": holder}});
+        serde_json::from_value(lease).unwrap()
+    }
+
+    #[test]
+    fn one_start_of_a_gateway_is_found_by_name_and_by_mark() {
+        let peers = Peers::default();
+        peers.apply(&lease("gw-a", "0f1e2d3c-1", "10.0.0.1:8081"));
+        peers.apply(&lease("gw-b", "aaaabbbb-1", "10.0.0.2:8081"));
+        let found = peers.get("gw-a", "0f1e2d3c-1").unwrap();
+        assert_eq!(found.address, "10.0.0.1:8081".parse().unwrap());
+        assert_eq!(peers.get("gw-a", "another start"), None);
+        assert_eq!(peers.marked("aaaabbbb").unwrap().incarnation, "aaaabbbb-1");
+        assert_eq!(peers.marked("00000000"), None);
+
+        peers.apply(&lease("gw-a", "99999999-2", "10.0.0.1:8081"));
+        assert_eq!(peers.get("gw-a", "0f1e2d3c-1"), None);
+        peers.apply(&lease("gw-a", "", "10.0.0.1:8081"));
+        peers.apply(&lease("gw-b", "aaaabbbb-1", "nowhere"));
+        assert_eq!((peers.marked("99999999"), peers.marked("aaaabbbb")), (None, None));
+        peers.apply(&lease("gw-b", "aaaabbbb-1", "[fd00::2]:8081"));
+        peers.forget("gw-b");
+        assert_eq!(peers.marked("aaaabbbb"), None);
+    }
+}
