@@ -89,6 +89,18 @@ readinessProbe:
 {{- .Values.gateway.mcp.management.serviceAccount.name | default (printf "%s-mcp" (include "awaken.name" .)) -}}
 {{- end -}}
 
+{{- /* Refuses more replicas of the gateway than its journal carries. */ -}}
+{{- define "awaken.replicaCheck" -}}
+{{- if gt (int .Values.gateway.replicas) 1 -}}
+{{- if not .Values.journal.postgres.urlSecretRef.name -}}
+{{- fail "gateway.replicas: more than one needs journal.postgres.urlSecretRef.name, since a SQLite journal has one writer" -}}
+{{- end -}}
+{{- if .Values.gateway.mcp.exportNamespaces -}}
+{{- fail "gateway.replicas: with gateway.mcp.exportNamespaces it must be 1, since /v1/mcp calls the tools of Agents only in the gateway that serves their Session" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* Refuses values of gateway.mcp that contradict each other. */ -}}
 {{- define "awaken.mcpCheck" -}}
 {{- $mcp := .Values.gateway.mcp -}}
