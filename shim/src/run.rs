@@ -124,7 +124,11 @@ async fn live(args: Run, fence: Fence) -> anyhow::Result<ExitCode> {
     tell_end(&hub, ended, tasks).await;
     termination::write(
         &args.termination_log,
-        &termination::ended(ended, was_out_of_memory(ended), &hub.state.borrow().tail.text()),
+        &termination::ended(
+            ended,
+            was_out_of_memory(ended),
+            &hub.state.borrow().tail.text(&hub.scrubber),
+        ),
     );
     tokio::join!(reaper.end_group(), last_words(&hub));
     port.abort();
@@ -205,7 +209,7 @@ async fn tell_end(hub: &Hub, ended: Ended, tasks: Tasks) {
     if was_out_of_memory(ended) {
         state.tail.feed(format!("{}\n", oom::WORDS).as_bytes(), &hub.scrubber);
     }
-    let stderr_tail = state.tail.text();
+    let stderr_tail = state.tail.text(&hub.scrubber);
     state.exit = Some(Exited { code, signal, stderr_tail });
     drop(state);
     hub.output.notify_one();

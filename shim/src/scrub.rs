@@ -1,6 +1,9 @@
 //! Makes what a server wrote fit for a message that people read: no control characters, no escape
 //! sequences, no secret that this process knows, not longer than allowed.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+
 const HIDDEN: &str = "[redacted]";
 /// Shorter values are too common to be hidden by replacement.
 const SHORTEST: usize = 4;
@@ -21,10 +24,13 @@ impl Scrubber {
                 let upper = name.to_ascii_uppercase();
                 declared.contains(name) || TELLING.iter().any(|word| upper.contains(word))
             })
-            .flat_map(|(_, value)| value.lines().map(readable).collect::<Vec<_>>())
+            .flat_map(|(_, value)| {
+                let lines = value.lines().map(readable);
+                lines.chain(encoded(value.trim().as_bytes())).collect::<Vec<_>>()
+            })
             .filter(|value| value.len() >= SHORTEST)
             .collect();
-        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        values.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         values.dedup();
         Self { values }
     }
@@ -47,6 +53,65 @@ impl Scrubber {
         text.truncate(text.floor_char_boundary(limit));
         text
     }
+
+    /// Hides what goes on from one cleaned line to the next.
+    pub fn hide_across(&self, lines: &[String]) -> Vec<String> {
+        let whole = lines.concat();
+        let of = |value: &String| {
+            let found = whole.match_indices(value.as_str());
+            found.map(|(at, found)| (at, at + found.len())).collect::<Vec<_>>()
+        };
+        let mut hidden: Vec<_> = self.values.iter().flat_map(of).collect();
+        hidden.sort_unstable();
+        let mut start = 0;
+        let shown = |line: &String| {
+            let (mut at, end) = (start, start + line.len());
+            start = end;
+            let mut out = String::new();
+            for (from, to) in hidden.iter().filter(|(from, _)| *from < end) {
+                if *to > at && at < end {
+                    out.push_str(&whole[at..(*from).max(at)]);
+                    out.push_str(HIDDEN);
+                    at = (*to).min(end);
+                }
+            }
+            out + &whole[at..end]
+        };
+        lines.iter().map(shown).collect()
+    }
+}
+
+/// How a value is written where it is not written plainly: as base64, also inside of a longer text
+/// in base64, as hex, and as in a URL. The gateway's redaction knows the same.
+fn encoded(value: &[u8]) -> Vec<String> {
+    if value.len() < SHORTEST {
+        return vec![];
+    }
+    let mut forms = vec![];
+    for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
+        // It begins at any of three places of a group; what it shares with neighbours is not known.
+        for before in 0..3 {
+            let padded = [&[0; 2][..before], value].concat();
+            let (first, last) = ((before * 8).div_ceil(6), padded.len() * 8 / 6);
+            forms.push(engine.encode(&padded)[first..last].to_owned());
+        }
+    }
+    let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
+    forms.extend([hex.to_ascii_uppercase(), hex]);
+    // As of RFC 3986, and as of JavaScript, which keeps some more.
+    for kept in ["-._~", "-._~!*'()"] {
+        for lower in [false, true] {
+            let percent = |byte: &u8| match (*byte, lower) {
+                (b, _) if b.is_ascii_alphanumeric() || kept.as_bytes().contains(&b) => {
+                    char::from(b).to_string()
+                }
+                (b, true) => format!("%{b:02x}"),
+                (b, false) => format!("%{b:02X}"),
+            };
+            forms.push(value.iter().map(percent).collect());
+        }
+    }
+    forms
 }
 
 /// How many bytes at the end of the text are the beginning of the value.
@@ -101,6 +166,40 @@ mod tests {
     #[case::bidi("a\u{202e}b".as_bytes(), "ab")]
     fn cleans(#[case] input: &[u8], #[case] expected: &str) {
         assert_eq!(scrubber().clean(input, false, 200), expected);
+    }
+
+    #[test]
+    fn base64_is_hidden_wherever_the_value_stands_in_it() {
+        let value = "hunter2 hunter/2>?\u{e4}";
+        let scrubber = Scrubber::new([("TOKEN".to_owned(), value.to_owned())], &[]);
+        for (before, after) in [("", ""), ("a", "b"), ("ab", "cd"), ("user:", "\n")] {
+            for engine in [&STANDARD_NO_PAD, &URL_SAFE_NO_PAD] {
+                let text = format!("basic {}=", engine.encode(format!("{before}{value}{after}")));
+                let clean = scrubber.clean(text.as_bytes(), false, 200);
+                assert!(clean.contains(HIDDEN) && clean.len() < 32, "{text}: {clean}");
+            }
+        }
+    }
+
+    #[rstest]
+    #[case::hex("a68756e746572322fb", "a[redacted]b")]
+    #[case::hex_upper("0x68756E746572322F", "0x[redacted]")]
+    #[case::percent("?k=hunter2%2F&x", "?k=[redacted]&x")]
+    #[case::percent_lower("?k=hunter2%2f&x", "?k=[redacted]&x")]
+    fn hex_and_url_encoding_are_hidden(#[case] text: &str, #[case] expected: &str) {
+        let scrubber = Scrubber::new([("TOKEN".to_owned(), "hunter2/".to_owned())], &[]);
+        assert_eq!(scrubber.clean(text.as_bytes(), false, 200), expected);
+    }
+
+    #[rstest]
+    #[case(&["a hunter2h", "unter2 b"], &["a [redacted]", "[redacted] b"])]
+    #[case(&["hun", "ter2hun", "ter2"], &["[redacted]", "[redacted]", "[redacted]"])]
+    #[case(&["98765", "9876", "5"], &["[redacted]", "[redacted]", "[redacted]"])]
+    #[case(&["hunter2", "and more"], &["hunter2", "and more"])]
+    #[case(&["aHVudGVyMm", "h1bnRlcjI="], &["[redacted]", "[redacted]I="])]
+    fn what_is_broken_over_lines_is_hidden(#[case] lines: &[&str], #[case] expected: &[&str]) {
+        let lines: Vec<_> = lines.iter().map(|line| (*line).to_owned()).collect();
+        assert_eq!(scrubber().hide_across(&lines), expected);
     }
 
     #[test]

@@ -20,6 +20,8 @@ const CHUNK: usize = 8 << 10;
 const WAITING: usize = 256;
 /// Lines of the tail.
 const LINES: usize = 20;
+/// Lines before them that are kept too: a secret that is broken over lines may begin there.
+const BEFORE: usize = 40;
 /// Bytes of the tail.
 pub const TAIL: usize = 2 << 10;
 /// Bytes of one line that count.
@@ -107,21 +109,23 @@ impl Tail {
         if line.is_empty() {
             return;
         }
-        if self.lines.len() == LINES {
+        if self.lines.len() == BEFORE + LINES {
             self.lines.pop_front();
         }
         self.lines.push_back(line);
     }
 
     /// The newest whole lines that fit.
-    pub fn text(&self) -> String {
+    pub fn text(&self, scrubber: &Scrubber) -> String {
+        let kept: Vec<String> = self.lines.iter().cloned().collect();
+        let clean = scrubber.hide_across(&kept);
         let mut size = 0;
         let fits = |line: &&String| {
             size += line.len() + 1;
             size <= TAIL
         };
         let mut lines: Vec<&str> =
-            self.lines.iter().rev().take_while(fits).map(String::as_str).collect();
+            clean.iter().rev().take(LINES).take_while(fits).map(String::as_str).collect();
         lines.reverse();
         lines.join("\n")
     }
@@ -148,7 +152,16 @@ mod tests {
             tail.feed(chunk, &scrubber);
         }
         tail.end_line(&scrubber);
-        tail.text()
+        tail.text(&scrubber)
+    }
+
+    #[test]
+    fn a_secret_that_is_broken_over_lines_does_not_show() {
+        assert_eq!(tail(&[b"one ses", b"ame-\nope", b"n two"]), "one [redacted]\n[redacted] two");
+        // its beginning was too long ago to show
+        let rest = "x\n".repeat(LINES - 1);
+        let text = tail(&[format!("sesame-\nopen two\n{rest}").as_bytes()]);
+        assert!(text.starts_with("[redacted] two\nx"), "{text}");
     }
 
     #[test]

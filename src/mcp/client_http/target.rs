@@ -1,5 +1,6 @@
 //! Where a server is and what is shown to it.
 
+use crate::domain::redact::Redactor;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use secrecy::{ExposeSecret as _, SecretString};
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub struct HttpTarget {
     host: String,
     headers: HeaderMap,
     secret: Option<SecretString>,
+    /// Knows the secret in every writing.
+    redactor: Redactor,
     /// The biggest message that is taken, in bytes.
     pub(super) limit: usize,
     /// How long a connection, TLS included, may take.
@@ -84,7 +87,8 @@ impl HttpTarget {
             headers.insert(&credential.header, value);
         }
         let secret = credential.map(|c| c.value);
-        Ok(Self { uri, host, headers, secret, limit, connect_timeout })
+        let redactor = Redactor::new(secret.iter().map(|s| s.expose_secret()));
+        Ok(Self { uri, host, headers, secret, redactor, limit, connect_timeout })
     }
 
     pub(super) fn uri(&self) -> &Uri {
@@ -112,6 +116,8 @@ impl HttpTarget {
             Some(secret) if !secret.is_empty() => text.replace(secret, "[redacted]"),
             _ => text.to_owned(),
         };
+        // before it is cut: what is left of a cut secret would not be known any more
+        let text = self.redactor.text(&text);
         let one_line = text.split(|c: char| c.is_whitespace() || c.is_control());
         let words: Vec<_> = one_line.filter(|w| !w.is_empty()).collect();
         words.join(" ").chars().take(MAX_WORDS).collect()
@@ -169,6 +175,10 @@ mod tests {
         assert!(value.is_sensitive() && value == "Token s3cr3t");
         assert!(!format!("{target:?}").contains("s3cr3t"));
         assert_eq!(target.scrub("bad\n token: s3cr3t\0!"), "bad token: [redacted] !");
+        let long = "x".repeat(MAX_WORDS - 4);
+        for form in ["s3cr3t", "czNjcjN0", "733363723374"] {
+            assert_eq!(target.scrub(&format!("{long}{form}")), format!("{long}[red"), "{form}");
+        }
         let error = new("line\nbreak").unwrap_err();
         assert!(error == TargetError::Credential && !error.to_string().contains("line"));
     }
