@@ -23,54 +23,57 @@ pub trait Model {
     fn next(&self, state: &Self::State, action: &Self::Action) -> Self::State;
     /// What must hold in every state.
     fn checks(&self) -> Vec<Check<Self::State>>;
-    /// What must come about once nothing goes wrong any more; the complaint if it does not.
-    fn calm(&self, state: &Self::State) -> Result<(), String>;
+    /// What must come about once nothing goes wrong any more; the complaint if it does not. Shows
+    /// each state on the way.
+    fn calm(
+        &self,
+        state: &Self::State,
+        see: &mut dyn FnMut(&Self::State) -> Result<(), String>,
+    ) -> Result<(), String>;
 }
 
-/// What was seen.
-#[derive(Debug, Default)]
-pub struct Seen {
-    pub states: usize,
-    pub transitions: usize,
-    pub calmed: usize,
-    pub deepest: usize,
-    /// No state was left out for want of room.
-    pub whole: bool,
+/// The check that does not hold.
+fn broken<S>(checks: &[Check<S>], state: &S) -> Result<(), String> {
+    match checks.iter().find(|(_, holds)| !holds(state)) {
+        None => Ok(()),
+        Some((check, _)) => Err(format!("{check}: this does not hold")),
+    }
+}
+
+/// The complaint about what comes of a state once nothing goes wrong any more.
+fn uneasy<M: Model>(model: &M, checks: &[Check<M::State>], state: &M::State) -> Result<(), String> {
+    let mut see = |s: &M::State| broken(checks, s);
+    model.calm(state, &mut see).map_err(|complaint| format!("{complaint}, though all is calm"))
 }
 
 /// Walks through at most `limit` states; looks from every `calm_every`th on whether it calms down.
 ///
 /// # Panics
 /// With the shortest way to a state in which a check does not hold.
-pub fn explore<M: Model>(name: &str, model: &M, limit: usize, calm_every: usize) -> Seen {
-    let begun = Instant::now();
-    let checks = model.checks();
-    let mut seen = Seen { whole: true, ..Seen::default() };
+pub fn explore<M: Model>(name: &str, model: &M, limit: usize, calm_every: usize) {
+    let (begun, checks) = (Instant::now(), model.checks());
+    let (mut states, mut transitions, mut deepest, mut left_out) = (0_usize, 0, 0, 0);
     let mut known = HashSet::new();
     let mut ways: Vec<(usize, Option<M::Action>)> = vec![(0, None)];
     let mut ahead = VecDeque::from([(model.start(), 0, 0)]);
     known.insert(print_of(&ahead[0].0));
     while let Some((state, at, depth)) = ahead.pop_front() {
-        seen.states += 1;
-        seen.deepest = depth;
-        for (check, holds) in &checks {
-            assert!(holds(&state), "{name}: {check} does not hold after\n{}", way(&ways, at));
-        }
-        if seen.states.is_multiple_of(calm_every) {
-            seen.calmed += 1;
-            if let Err(complaint) = model.calm(&state) {
-                panic!("{name}: {complaint} though all is calm after\n{}", way(&ways, at));
-            }
+        (states, deepest) = (states + 1, depth);
+        let look = broken(&checks, &state).and_then(|()| {
+            if states.is_multiple_of(calm_every) { uneasy(model, &checks, &state) } else { Ok(()) }
+        });
+        if let Err(complaint) = look {
+            panic!("{name}: {complaint}, after\n{}", way(&ways, at));
         }
         for action in model.actions(&state) {
-            seen.transitions += 1;
+            transitions += 1;
             let next = model.next(&state, &action);
             let print = print_of(&next);
             if known.contains(&print) {
                 continue;
             }
             if known.len() >= limit {
-                seen.whole = false;
+                left_out += 1;
                 continue;
             }
             known.insert(print);
@@ -78,16 +81,11 @@ pub fn explore<M: Model>(name: &str, model: &M, limit: usize, calm_every: usize)
             ahead.push_back((next, ways.len() - 1, depth + 1));
         }
     }
+    let whole = if left_out == 0 { "all there are" } else { "up to the limit" };
+    let seconds = begun.elapsed().as_secs_f64();
     println!(
-        "{name}: {} states, {} transitions, {} deep, {} calmed, {}, {:.1} s",
-        seen.states,
-        seen.transitions,
-        seen.deepest,
-        seen.calmed,
-        if seen.whole { "all there are" } else { "up to the limit" },
-        begun.elapsed().as_secs_f64()
+        "{name}: {states} states ({whole}), {transitions} transitions, {deepest} deep, {seconds:.1} s"
     );
-    seen
 }
 
 /// Goes so many ways of at most `length` actions, each chosen by chance, and looks at the end of
@@ -96,12 +94,12 @@ pub fn explore<M: Model>(name: &str, model: &M, limit: usize, calm_every: usize)
 /// # Panics
 /// With a way to a state in which a check does not hold.
 pub fn wander<M: Model>(name: &str, model: &M, (walks, length): (usize, usize), seed: u64) {
-    let begun = Instant::now();
-    let checks = model.checks();
-    let (mut transitions, mut chance) = (0, seed);
+    let (begun, checks) = (Instant::now(), model.checks());
+    let (start, mut transitions, mut chance) = (model.start(), 0, seed);
     for walk in 0..walks {
-        let (mut state, mut way) = (model.start(), vec![]);
-        for _ in 0..length {
+        let (mut state, mut way) = (start.clone(), vec![]);
+        let mut look = Ok(());
+        while look.is_ok() && way.len() < length {
             let mut actions = model.actions(&state);
             if actions.is_empty() {
                 break;
@@ -110,26 +108,15 @@ pub fn wander<M: Model>(name: &str, model: &M, (walks, length): (usize, usize), 
             state = model.next(&state, &action);
             transitions += 1;
             way.push(format!("  {action:?}"));
-            for (check, holds) in &checks {
-                let way = || way.join("\n");
-                assert!(
-                    holds(&state),
-                    "{name}: {check} does not hold in walk {walk} of seed {seed}, after\n{}",
-                    way()
-                );
-            }
+            look = broken(&checks, &state);
         }
-        if let Err(complaint) = model.calm(&state) {
+        if let Err(complaint) = look.and_then(|()| uneasy(model, &checks, &state)) {
             let way = way.join("\n");
-            panic!(
-                "{name}: {complaint} though all is calm in walk {walk} of seed {seed}, after\n{way}"
-            );
+            panic!("{name}: {complaint}, in walk {walk} of seed {seed}, after\n{way}");
         }
     }
     let seconds = begun.elapsed().as_secs_f64();
-    println!(
-        "{name}: {walks} walks by chance, {transitions} transitions, {walks} calmed, {seconds:.1} s"
-    );
+    println!("{name}: {walks} walks by chance, {transitions} transitions, {seconds:.1} s");
 }
 
 /// A number below `n`, by SplitMix64.

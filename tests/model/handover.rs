@@ -195,6 +195,8 @@ pub struct World {
     shim: Shim,
     links: BTreeMap<u8, Link>,
     made: u8,
+    /// The highest epoch that the shim admitted.
+    admitted: u64,
     gateways: [Gateway; 2],
     host: usize,
     epoch: i64,
@@ -332,6 +334,7 @@ impl World {
             self.close_peer(g);
             return;
         }
+        self.admitted = self.admitted.max(claim.epoch);
         // Admission and cut are one: no frame of the older link is taken any more.
         self.shim.inbox.begin(claim.epoch);
         self.made += 1;
@@ -399,11 +402,11 @@ impl World {
 
     fn child_reads(&mut self) {
         let Some((epoch, sequence, _, payload)) = self.shim.inbox.pop() else { return };
-        if self.shim.fence.highest().is_some_and(|(highest, _)| epoch < *highest) {
-            self.broken.insert(OLD);
-        }
         self.shim.writing = Some((epoch, sequence, payload.len()));
         let (id, call) = read(&payload, "params");
+        if message::number_of(self.admitted, &id).is_none() {
+            self.broken.insert(OLD);
+        }
         *self.ran.entry(call).or_default() += 1;
         self.child.push((id, call));
     }
@@ -568,6 +571,7 @@ impl Model for Handover {
             },
             links: BTreeMap::new(),
             made: 0,
+            admitted: 0,
             gateways: [gateway(), gateway()],
             host: 0,
             epoch: 0,
@@ -761,7 +765,11 @@ impl Model for Handover {
         ]
     }
 
-    fn calm(&self, state: &World) -> Result<(), String> {
+    fn calm(
+        &self,
+        state: &World,
+        see: &mut dyn FnMut(&World) -> Result<(), String>,
+    ) -> Result<(), String> {
         let mut w = state.clone();
         if w.gateways[w.host].epoch == 0 {
             w = self.next(&w, &Action::Move(w.host));
@@ -769,6 +777,7 @@ impl Model for Handover {
         for _ in 0..300 {
             let Some(action) = w.calm_actions().into_iter().next() else { break };
             w = self.next(&w, &action);
+            see(&w)?;
         }
         if let Some(action) = w.calm_actions().first() {
             return Err(format!("it does not come to rest: {action:?}"));

@@ -304,10 +304,15 @@ impl Lifecycle {
     }
 
     /// The state in which all comes to rest, once nothing goes wrong any more.
-    fn calmed(&self, state: &World) -> Result<World, String> {
+    fn calmed(
+        &self,
+        state: &World,
+        see: &mut dyn FnMut(&World) -> Result<(), String>,
+    ) -> Result<World, String> {
         let mut w = state.clone();
         w.left = Budget::NONE;
         for _ in 0..400 {
+            see(&w)?;
             // The operator first: it is the one who waits for the others.
             let reconciled = w.effects.is_empty().then(|| self.reconciled(&w)).flatten();
             if let Some(next) = reconciled {
@@ -606,7 +611,7 @@ impl Model for Lifecycle {
             broken: BTreeSet::new(),
         };
         if self.served {
-            world = self.calmed(&world).expect("nothing is in its way");
+            world = self.calmed(&world, &mut |_| Ok(())).expect("nothing is in its way");
             world.left = self.budget;
         }
         world
@@ -845,8 +850,12 @@ impl Model for Lifecycle {
         ]
     }
 
-    fn calm(&self, state: &World) -> Result<(), String> {
-        self.calmed(state).map(drop)
+    fn calm(
+        &self,
+        state: &World,
+        see: &mut dyn FnMut(&World) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.calmed(state, see).map(drop)
     }
 }
 

@@ -61,6 +61,12 @@ fn a_host_that_is_lost_and_one_that_dies() {
 }
 
 #[test]
+fn a_pod_that_changes_its_host() {
+    let budget = lifecycle::Budget { edits: 1, removals: 1, expiries: 2, replays: 1, ..NOTHING };
+    lifecycle("pod and hosts", (Kind::Pod, true), budget);
+}
+
+#[test]
 fn pods_that_end_while_the_operator_dies() {
     let budget = lifecycle::Budget {
         edits: 1,
