@@ -112,6 +112,8 @@ impl Running<'_> {
         socket.send(Message::text(self.attached())).await?;
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         loop {
+            // Before anything is read: a gateway acknowledges here what an older link handed over,
+            // and what this one has not handed over counts as never sent.
             let finished = self.send_pending(socket).await?;
             if finished {
                 return Ok(());

@@ -334,6 +334,9 @@ impl World {
             self.close_peer(g);
             return;
         }
+        if claim.epoch < self.admitted {
+            self.broken.insert(OLD);
+        }
         self.admitted = self.admitted.max(claim.epoch);
         // Admission and cut are one: no frame of the older link is taken any more.
         self.shim.inbox.begin(claim.epoch);

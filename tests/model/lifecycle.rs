@@ -375,7 +375,7 @@ impl Seat {
             self.post = None;
             return;
         };
-        if !self.post.as_ref().is_some_and(|p| p.epoch == host.epoch) {
+        if self.post.as_ref().is_none_or(|p| p.epoch != host.epoch) {
             self.post = Some(Post::new(mine, host.epoch));
             return;
         }
