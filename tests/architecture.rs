@@ -86,9 +86,17 @@ fn rust_files(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code above the inline tests, without line comments.
+/// The code above the inline tests, without line comments. Tests in a file of their own end nothing.
 fn code_of(text: &str) -> String {
-    let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
+    let (mut code, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once("#[cfg(test)]\nmod ") {
+        code.push_str(before);
+        rest = match after.split_once('\n') {
+            Some((name, after)) if name.ends_with(';') => after,
+            _ => "",
+        };
+    }
+    code.push_str(rest);
     code.lines().map(|l| l.split("//").next().unwrap()).collect::<Vec<_>>().join("\n")
 }
 
@@ -128,15 +136,36 @@ fn heads_of_group(group: &str) -> Vec<String> {
     out
 }
 
-fn sources() -> Vec<(String, String)> {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+/// The files below this folder of the package, but for tests in files of their own.
+fn sources_of(folder: &str) -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut files = vec![];
-    rust_files(&src, &mut files);
+    rust_files(&root, &mut files);
     let named = |p: PathBuf| {
-        let relative = p.strip_prefix(&src).unwrap().to_str().unwrap().to_owned();
+        let relative = p.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
         (relative, fs::read_to_string(&p).unwrap())
     };
+    files.retain(|p| !p.ends_with("tests.rs"));
     files.into_iter().map(named).collect()
+}
+
+fn sources() -> Vec<(String, String)> {
+    sources_of("src")
+}
+
+/// What a Session pod runs stays small: no Kubernetes, no server framework, no database.
+const SHIM_BANNED: &[&str] =
+    &["kube::", "k8s_openapi", "awaken_operator", "axum", "hyper::", "reqwest", "rusqlite"];
+
+#[test]
+fn the_shim_knows_nothing_of_the_rest() {
+    let mut bad = vec![];
+    for (path, text) in sources_of("shim/src") {
+        let code = code_of(&text);
+        let words = SHIM_BANNED.iter().filter(|w| code.contains(**w));
+        bad.extend(words.map(|word| format!("shim/src/{path}: `{word}`")));
+    }
+    assert!(bad.is_empty(), "\n{}", bad.join("\n"));
 }
 
 fn starts_with_any(path: &str, prefixes: &[&str]) -> bool {
@@ -209,7 +238,7 @@ fn words_stay_out_of_rooms_where_they_do_not_belong() {
 #[test]
 fn files_are_short_and_say_what_they_are_for() {
     let mut bad = vec![];
-    for (path, text) in sources() {
+    for (path, text) in sources().into_iter().chain(sources_of("shim/src")) {
         let lines = code_of(&text).lines().filter(|l| !l.trim().is_empty()).count();
         if lines > MAX_CODE_LINES {
             bad.push(format!("{path}: {lines} lines of code, at most {MAX_CODE_LINES}"));
@@ -228,4 +257,7 @@ fn the_checks_see_what_they_look_for() {
     );
     let named: Vec<_> = folders_named(&code).into_iter().collect();
     assert_eq!(named, ["api", "domain", "gateway"]);
+    let behind =
+        code_of("mod a;\n#[cfg(test)]\nmod tests;\nuse crate::api;\n#[cfg(test)]\nmod t {");
+    assert!(behind.contains("crate::api") && !behind.contains("mod t"), "{behind}");
 }
