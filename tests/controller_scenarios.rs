@@ -65,6 +65,31 @@ async fn an_http_attachment_comes_into_service() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn tools_that_the_toolset_names_and_the_server_lacks_are_told_while_it_serves() {
+    let (api, _operator, gateway) = serving().await;
+    let said = |api: &ApiServer| {
+        let attachment = api.get("mcpattachments", NS, "issues")?;
+        assert_eq!(condition(&attachment, "Ready"), (true, "Active".into()));
+        assert_eq!(condition(&attachment, "Serving"), (true, "Active".into()));
+        let all = attachment["status"]["conditions"].as_array()?.clone();
+        let ready = all.into_iter().find(|c| c["type"] == "Ready")?;
+        Some(ready["message"].as_str()?.to_owned())
+    };
+    assert_eq!(said(&api).unwrap(), "Generation 1 serves.");
+    gateway.script(|_| Answer::Lacking(5, &["raed", "wirte"]));
+    let told = "Generation 1 serves. ToolNotFound: the ToolSet names what the server does not list: raed, wirte.";
+    api.wait("the message", |api| said(api).filter(|said| said == told)).await;
+    let event = |api: &ApiServer| {
+        let found = |e: &serde_json::Value| e["reason"] == "ToolNotFound" && e["type"] == "Warning";
+        api.all("events").into_iter().find(found)
+    };
+    let event = api.wait("the event", event).await;
+    assert!(event["note"].as_str().unwrap().contains("raed, wirte"), "{event}");
+    gateway.script(fine);
+    api.wait("it is mended", |api| said(api).filter(|said| said == "Generation 1 serves.")).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stdio_attachment_gets_a_guarded_pod_and_comes_into_service() {
     let api = ApiServer::new();
     let _gateway = Gateway::start(&api, "gw-a", "inc-1", |entry| {

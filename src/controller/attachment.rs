@@ -3,7 +3,7 @@
 
 use super::{
     plan::Judged,
-    seen::{Problem, sentences},
+    seen::{Problem, few, sentences},
 };
 use crate::{
     api::{
@@ -119,6 +119,24 @@ pub fn health(view: &View<'_>, judged: &Judged) -> Health {
             };
             from(reason, message)
         }
+    }
+}
+
+/// Which tools the server in service lacks that the ToolSet names; empty if none.
+pub fn lacking(view: &View<'_>, judged: &Judged) -> String {
+    let missing = serving(view, judged).and_then(|e| e.evidence.as_ref()).map(lacks);
+    missing.unwrap_or_default()
+}
+
+/// Which tools a server lacks that the ToolSet names; empty if none.
+pub fn lacks(evidence: &Evidence) -> String {
+    match &evidence.missing_tools[..] {
+        [] => String::new(),
+        names => format!(
+            "{}: the ToolSet names what the server does not list: {}.",
+            Reason::ToolNotFound,
+            few(names)
+        ),
     }
 }
 

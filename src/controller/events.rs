@@ -1,7 +1,7 @@
 //! Kubernetes events: one recorder a process, behind a bounded channel so that no reconcile waits
 //! for one. Events are for changes of state, never for each round.
 
-use super::metrics::ControllerMetrics;
+use super::{attachment::lacks, metrics::ControllerMetrics};
 use crate::domain::{
     lifecycle::{Generation, Removal, RemovedBy, State, retry::is_lost},
     reason::{Class, Reason},
@@ -103,6 +103,16 @@ pub fn transitions(
     let was = |generation: i64| before.iter().find(|e| e.generation == generation);
     let mut out = vec![];
     for e in after {
+        let lacked = was(e.generation).and_then(|b| b.evidence.as_ref()).map(lacks);
+        let lacks = e.evidence.as_ref().map(lacks).unwrap_or_default();
+        if e.state == State::Active && !lacks.is_empty() && lacked.as_ref() != Some(&lacks) {
+            out.push(Transition {
+                attachment_uid: e.attachment_uid.clone(),
+                warning: true,
+                reason: Reason::ToolNotFound,
+                message: format!("Generation {}: {lacks}", e.generation),
+            });
+        }
         let same = was(e.generation).is_some_and(|b| (b.state, b.reason) == (e.state, e.reason));
         if same {
             continue;

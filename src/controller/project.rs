@@ -15,7 +15,7 @@ use super::{
     plan::{Judged, Plan, plan},
     refs::named,
     scrub,
-    seen::{Problem, Seen, few},
+    seen::{Problem, Seen, few, sentences},
 };
 use crate::{
     api::{
@@ -132,6 +132,10 @@ fn worst<'a>(facets: &'a [Facet], attachment: &Judged, now: Timestamp) -> Told<'
         .expect("every facet judges the same attachments, and there is one");
     let is_of_session = told.judged.accepted.is_ok() && told.judged.held.is_none();
     told.health = named_after(told.health, told.facet, is_of_session);
+    if told.health.reason == Reason::Active {
+        let lacking = attachment::lacking(&told.facet.view(now), told.judged);
+        told.health.message = sentences(&told.health.message, &lacking);
+    }
     told
 }
 

@@ -243,6 +243,11 @@ pub struct Evidence {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 80))]
     pub surface_digest: Option<String>,
+    /// For Publish: tools that the ToolSet names and the server does not list; the first of them, in
+    /// all at most 512 bytes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 512)))]
+    pub missing_tools: Vec<String>,
     /// For Drain: calls that were in flight at the switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
@@ -251,6 +256,24 @@ pub struct Evidence {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub cut: Option<i64>,
+}
+
+/// Names that one evidence holds, at most.
+const MISSING: usize = 8;
+/// Bytes of all of them together, at most.
+const MISSING_BYTES: usize = 512;
+
+impl Evidence {
+    /// As many of the names of missing tools as an evidence holds.
+    pub fn missing<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
+        let mut left = MISSING_BYTES;
+        let fits = |name: &&String| {
+            let fits = name.len() <= left;
+            left -= if fits { name.len() } else { 0 };
+            fits
+        };
+        names.filter(fits).take(MISSING).cloned().collect()
+    }
 }
 
 /// How a stage ended.

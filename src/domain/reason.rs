@@ -128,6 +128,8 @@ reasons! {
     // observations
     ProtocolNoise, Normal, "The server writes lines to stdout that are no protocol messages.", "Make it write them to stderr.";
     ListTruncated, Normal, "The server's list repeats a cursor and was cut there.", "Mend the server's paging.";
+    ToolNotFound, Normal, "A ToolSet names a tool that the server does not list.", "Compare the names in the Agent's ToolSet with the tools that the server lists.";
+    ToolRepeated, Normal, "The server lists a tool more than once, word for word; it is offered once.", "Mend the server's list.";
     ToolQuarantined, Normal, "A tool's definition is not valid and the tool is withheld.", "Mend the tool's schema or name in the server.";
     // refused or ended calls
     UnknownTool, Refusal, "There is no such tool here for the caller.", "Ask tools/list for the names.";

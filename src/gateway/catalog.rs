@@ -127,6 +127,16 @@ impl Catalog {
         self.servers.iter().find(|server| server.handle.attachment == attachment)
     }
 
+    /// The tools that the policy of a generation names and its server does not list, in order.
+    pub fn missing(&self, generation: i64) -> impl Iterator<Item = &String> {
+        let server = self.servers.iter().find(move |s| s.handle.generation == generation);
+        server.into_iter().flat_map(|server| {
+            let names = self.single.get(&server.handle.server).map(|view| &view.names);
+            let named = server.policy.iter().flat_map(|policy| policy.tools.keys());
+            named.filter(move |name| names.is_some_and(|all| !all.contains_key(*name)))
+        })
+    }
+
     /// Of each server, what knows its secrets.
     pub fn redactors(&self) -> impl Iterator<Item = Arc<Redactor>> {
         self.servers.iter().map(|server| server.handle.redactor())

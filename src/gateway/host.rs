@@ -130,6 +130,8 @@ impl Feeder {
                     {
                         hosted.catalogs.set_policies(snapshot.policies(view));
                     }
+                    // other names may be missing now
+                    drop(self.inbox.send(Input::Session(key)));
                 }
             }
         }
@@ -290,11 +292,17 @@ impl Host {
         } else {
             post.hosted.catalogs.swap(put, take, coming);
         }
-        for n in units {
+        let published = post.units.iter().filter(|(_, unit)| unit.charge.published);
+        for n in published.map(|(n, _)| *n).collect::<Vec<_>>() {
+            let (lacks_others, new) = (post.note_missing(n), units.clone().any(|put| put == n));
             let Some(unit) = post.units.get(&n) else { continue };
             let evidence = unit.evidence.clone();
-            post.answer(n, Verdict::Done, evidence, None, self.parts.clock.now());
-            self.tasks.spawn(record::lifecycle(&self.parts, post, n, "published"));
+            if new || lacks_others {
+                post.answer(n, Verdict::Done, evidence, None, self.parts.clock.now());
+            }
+            if new {
+                self.tasks.spawn(record::lifecycle(&self.parts, post, n, "published"));
+            }
         }
     }
 
@@ -359,10 +367,12 @@ impl Host {
                     surface_digest: evidence.surface_digest,
                     ..before
                 };
-                let (published, evidence) = (unit.charge.published, unit.evidence.clone());
+                let published = unit.charge.published;
                 post.hosted.catalogs.refresh();
                 if published {
-                    post.answer(n, Verdict::Done, evidence, None, now);
+                    post.note_missing(n);
+                    let evidence = post.units.get(&n).map(|unit| unit.evidence.clone());
+                    post.answer(n, Verdict::Done, evidence.unwrap_or_default(), None, now);
                 }
             }
             News::Replaced(peer) => drop(self.tasks.spawn(async move { peer.close().await })),

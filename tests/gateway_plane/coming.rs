@@ -9,7 +9,7 @@ use awaken_operator::{
         record::{Kind, Outcome},
     },
     journal::memory::Memory,
-    mcp::PeerError,
+    mcp::{PeerError, PeerEvent},
 };
 use serde_json::{Value, json};
 
@@ -71,6 +71,33 @@ async fn a_server_that_hangs_after_a_move_keeps_no_other_from_serving() {
     // given up, its successor comes
     assert_eq!(world.receipt(2, Verdict::Failed).await.reason, Some(Reason::HandshakeTimeout));
     assert_eq!(refused(&call("mcp__issues__list").await), AGAIN);
+}
+
+#[tokio::test]
+async fn tools_that_the_toolset_names_and_the_server_lacks_are_told_and_followed() {
+    let (world, peer) = (World::new(), FakePeer::answering("{}"));
+    let policy = |names: &[&str]| {
+        let tools: Vec<_> =
+            names.iter().map(|name| json!({"name": name, "permission": "Allow"})).collect();
+        world.cluster.policy(json!([{"attachment": "files", "tools": tools}]));
+    };
+    policy(&["read", "raed", "wirte"]);
+    world.serving(&peer, &["read", "write"]).await;
+    let told = || world.cluster.receipt(1).unwrap().evidence.missing_tools;
+    assert_eq!(told(), ["raed", "wirte"]);
+    // another policy, the same server
+    policy(&["read", "wirte"]);
+    until("the changed policy", || (told() == ["wirte"]).then_some(())).await;
+    // another list, the same policy
+    world.realizer.lists.lock().unwrap().insert("files".into(), vec!["read", "wirte"]);
+    let sink = world.realizer.sinks.lock().unwrap()[&1].clone();
+    let method = "notifications/tools/list_changed".to_owned();
+    sink(PeerEvent::Notification { method, params: None });
+    until("the changed list", || told().is_empty().then_some(())).await;
+    // bounded
+    let many: Vec<String> = (0..20).map(|n| format!("{n:02}{}", "x".repeat(126))).collect();
+    policy(&many.iter().map(String::as_str).collect::<Vec<_>>());
+    until("the first names", || (told() == many[..4]).then_some(())).await;
 }
 
 #[tokio::test]

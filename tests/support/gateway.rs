@@ -13,6 +13,8 @@ use tokio::task::JoinHandle;
 pub enum Answer {
     /// Done, with this many tools.
     Done(i64),
+    /// Done, with this many tools, and without these that the ToolSet names.
+    Lacking(i64, &'static [&'static str]),
     /// Failed with reason and message.
     Failed(&'static str, &'static str),
     /// Lost with reason.
@@ -141,8 +143,8 @@ fn serve(api: &ApiServer, name: &str, incarnation: &str, script: &Script) {
                 continue;
             }
             let answer = (script.lock().unwrap())(entry);
-            let (verdict, reason, message, tools) = match answer {
-                Answer::Done(tools) => ("Done", None, "", Some(tools)),
+            let (verdict, reason, message, tools) = match answer.clone() {
+                Answer::Done(tools) | Answer::Lacking(tools, _) => ("Done", None, "", Some(tools)),
                 Answer::Failed(reason, message) => ("Failed", Some(reason), message, None),
                 Answer::Lost(reason) => ("Lost", Some(reason), "gone", None),
                 Answer::Silence => {
@@ -159,6 +161,9 @@ fn serve(api: &ApiServer, name: &str, incarnation: &str, script: &Script) {
             let parts = receipt.as_object_mut().unwrap();
             parts.retain(|_, v| !v.is_null());
             receipt["evidence"].as_object_mut().unwrap().retain(|_, v| !v.is_null());
+            if let (Answer::Lacking(_, names), true) = (answer, stage["kind"] == "Publish") {
+                receipt["evidence"]["missingTools"] = json!(names);
+            }
             receipts.push(receipt);
         }
         if receipts != *old {

@@ -280,6 +280,13 @@ fn notes(redactor: &Redactor, listing: &ToolListing) -> Vec<Note> {
         let message = format!("the server's list was cut {}", redactor.text(where_));
         notes.push(Note { reason: Reason::ListTruncated, message });
     }
+    if !listing.repeated.is_empty() {
+        let named: Vec<_> = listing.repeated.iter().take(NAMED).map(|n| format!("{n:?}")).collect();
+        let more = listing.repeated.len().saturating_sub(NAMED);
+        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let message = format!("listed more than once: {}{rest}", redactor.text(&named.join(", ")));
+        notes.push(Note { reason: Reason::ToolRepeated, message });
+    }
     if !listing.quarantined.is_empty() {
         let named = listing.quarantined.iter().take(NAMED);
         let named: Vec<_> = named.map(|q| format!("{:?}: {}", q.name, q.why)).collect();

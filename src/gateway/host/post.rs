@@ -152,6 +152,14 @@ impl Post {
         self.outbox.put(receipt(stage, verdict, evidence, why, at));
     }
 
+    /// Notes which tools that the policy names the server of a generation lacks; says whether these
+    /// are others than before.
+    pub fn note_missing(&mut self, generation: i64) -> bool {
+        let Some(unit) = self.units.get_mut(&generation) else { return false };
+        let missing = Evidence::missing(self.hosted.catalogs.load().missing(generation));
+        std::mem::replace(&mut unit.evidence.missing_tools, missing) != unit.evidence.missing_tools
+    }
+
     /// The servers that are not in service here, and will be: what is Active, what was lost and
     /// comes again, and what comes in place of what was in service here.
     pub fn coming(&mut self) -> Vec<Coming> {

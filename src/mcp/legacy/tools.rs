@@ -15,6 +15,9 @@ const MAX_NAME: usize = 256;
 /// The longest name that is shown of a tool that cannot be used, in characters.
 const SHOWN: usize = 64;
 
+/// Names of repeated tools that are kept.
+const REPEATED: usize = 64;
+
 /// A tool that can be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tool {
@@ -40,6 +43,8 @@ pub struct ToolListing {
     pub tools: Vec<Tool>,
     /// What is withheld ([`Reason::ToolQuarantined`]).
     pub quarantined: Vec<Quarantined>,
+    /// Names that are listed more than once, word for word ([`Reason::ToolRepeated`]), cut.
+    pub repeated: Vec<String>,
     /// The list was cut ([`Reason::ListTruncated`]); says where.
     pub truncated: Option<String>,
 }
@@ -116,6 +121,9 @@ impl Collector {
 
     pub(super) fn finish(mut self) -> ToolListing {
         self.listing.tools.retain(|t| !self.torn.contains(&t.name));
+        if self.listing.truncated.is_some() {
+            self.listing.repeated.clear();
+        }
         self.listing
     }
 
@@ -127,7 +135,14 @@ impl Collector {
                     self.listing.tools.push(Tool { name, definition });
                 }
                 // a list that is cut at a repeated cursor repeats its tools: no fault of theirs
-                Some(known) if *known == definition => {}
+                Some(known) if *known == definition => {
+                    let shown: String = name.chars().take(SHOWN).collect();
+                    if !self.listing.repeated.contains(&shown)
+                        && self.listing.repeated.len() < REPEATED
+                    {
+                        self.listing.repeated.push(shown);
+                    }
+                }
                 Some(_) => {
                     if self.torn.insert(name.clone()) {
                         self.quarantine(&name, "its name is used by another tool of the list");
@@ -249,6 +264,16 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_that_is_listed_twice_word_for_word_is_offered_once_and_named() {
+        let listing = collect(&[tool("a"), tool("twin"), tool("twin"), tool("twin")].join(","));
+        assert_eq!(
+            listing.tools.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(),
+            ["a", "twin"]
+        );
+        assert_eq!((listing.repeated, listing.quarantined), (vec!["twin".to_owned()], vec![]));
+    }
+
+    #[test]
     fn definitions_pass_as_they_came() {
         let odd = r#"{ "z":1e2, "name":"\u0061", "inputSchema":{"type":"object","n":12345678901234567890}, "é":"😀" }"#;
         let listing = collect(odd);
@@ -264,6 +289,7 @@ mod tests {
         assert_eq!(collector.page(&same), Ok(None));
         let listing = collector.finish();
         assert_eq!((listing.tools.len(), listing.quarantined.len()), (1, 0));
+        assert!(listing.repeated.is_empty(), "no fault of theirs");
         assert!(listing.truncated.unwrap().contains("\"8\""));
     }
 
