@@ -571,6 +571,33 @@ async fn the_accept_chooses_the_form_and_old_clients_are_not_primed() {
 }
 
 #[tokio::test]
+async fn who_takes_events_alone_gets_short_answers_as_one_event_too() {
+    let harness = Harness::new();
+    let alone = [("accept", "text/event-stream")];
+    let opened = harness.send("ann", with(post(None, initialize("2025-11-25")), &alone)).await;
+    assert_eq!(content_type(opened.headers()), "text/event-stream");
+    let session = opened.headers()["mcp-session-id"].to_str().unwrap().to_owned();
+    let opened = text(opened).await;
+    assert!(opened.starts_with("event: message\ndata: {") && opened.ends_with("}\n\n"));
+    for (method, says) in [
+        ("ping", r#""result":{}"#),
+        ("tools/list", r#""name":"echo""#),
+        ("tools/call", "InvalidArguments"),
+        ("no/such", "UnknownMethod"),
+    ] {
+        let body = json!({"jsonrpc": "2.0", "id": 7, "method": method}).to_string();
+        let response = harness.send("ann", with(post(Some(&session), body), &alone)).await;
+        assert_eq!(content_type(response.headers()), "text/event-stream", "{method}");
+        let said = text(response).await;
+        assert!(said.starts_with("event: message\ndata: {") && said.contains(says), "{said}");
+    }
+    // a refusal by its status is JSON
+    let response = harness.send("ann", with(post(Some(&session), "no json"), &alone)).await;
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+    assert_eq!(content_type(response.headers()), "application/json");
+}
+
+#[tokio::test]
 async fn the_same_id_twice_in_flight_is_refused_and_the_first_goes_on() {
     let harness = Harness::new();
     let (session, other) = (harness.open().await, harness.open().await);

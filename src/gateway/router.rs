@@ -30,7 +30,7 @@ use crate::{
 use axum::{
     Router,
     body::Body,
-    extract::{Path, Request, State},
+    extract::{Path, Request, State, rejection::PathRejection},
     http::{
         HeaderMap, HeaderValue, Method,
         header::{AUTHORIZATION, CONTENT_TYPE},
@@ -117,11 +117,23 @@ pub(super) async fn admit(
     Ok((caller, view))
 }
 
+/// What a path names. One that is no text names nothing.
+type Named<T> = Result<Path<T>, PathRejection>;
+
+/// A path that names nothing: for a caller with a token it is not there.
+async fn nameless(gateway: &Gateway, headers: &HeaderMap) -> Response {
+    let caller = async { gateway.auth.caller(bearer(headers)?).await };
+    caller.await.err().unwrap_or_else(HttpRefusal::not_found).into_response()
+}
+
 async fn all(
     State(gateway): State<Arc<Gateway>>,
-    Path((namespace, name)): Path<(String, String)>,
+    path: Named<(String, String)>,
     request: Request,
 ) -> Response {
+    let Ok(Path((namespace, name))) = path else {
+        return nameless(&gateway, request.headers()).await;
+    };
     mcp(&gateway, SessionKey { namespace, name }, None, request)
         .await
         .unwrap_or_else(IntoResponse::into_response)
@@ -129,9 +141,12 @@ async fn all(
 
 async fn one(
     State(gateway): State<Arc<Gateway>>,
-    Path((namespace, name, server)): Path<(String, String, String)>,
+    path: Named<(String, String, String)>,
     request: Request,
 ) -> Response {
+    let Ok(Path((namespace, name, server))) = path else {
+        return nameless(&gateway, request.headers()).await;
+    };
     mcp(&gateway, SessionKey { namespace, name }, Some(server.into()), request)
         .await
         .unwrap_or_else(IntoResponse::into_response)
@@ -210,9 +225,12 @@ fn reviewed(
 
 async fn trace(
     State(gateway): State<Arc<Gateway>>,
-    Path((namespace, name)): Path<(String, String)>,
+    path: Named<(String, String)>,
     request: Request,
 ) -> Response {
+    let Ok(Path((namespace, name))) = path else {
+        return nameless(&gateway, request.headers()).await;
+    };
     rest::trace(&gateway, SessionKey { namespace, name }, request)
         .await
         .unwrap_or_else(IntoResponse::into_response)

@@ -46,6 +46,9 @@ async fn without_a_valid_token_nothing_behind_is_reached(#[case] header: Option<
         ("DELETE", MCP),
         ("GET", "/v1/sessions/team-a/coder/trace"),
         ("POST", "/v1/sessions/no/such/mcp"),
+        ("POST", "/v1/sessions/team-a/%ff/mcp"),
+        ("POST", "/v1/sessions/%ff/coder/mcp/files"),
+        ("GET", "/v1/sessions/team-a/%ff/trace"),
     ] {
         let mut request = request(method, path, None);
         if let Some(header) = header {
@@ -92,6 +95,8 @@ async fn what_the_caller_may_not_know_of_looks_like_what_is_not_there() {
         ("/", TOKEN),
         ("/v1/sessions//coder/mcp", TOKEN),
         ("/v1/sessions/team-a/coder/mcp/files/more", TOKEN),
+        ("/v1/sessions/team-a/%ff/mcp", TOKEN),
+        ("/v1/sessions/team-a/coder/mcp/%ff", TOKEN),
     ]
     .into_iter()
     .map(|(path, token)| post(path, token, None, "{}"))

@@ -185,7 +185,7 @@ impl Post<'_> {
                 return Err(Refusal::new(StatusCode::OK, reason, code, message));
             }
         };
-        Ok(respond::json(StatusCode::OK, Some(id), &Answer::Result(answer)))
+        Ok(self.answer(id, &Answer::Result(answer)))
     }
 
     fn initialize(&self, id: &Id, params: Option<RawJson>) -> Result<Response, Refusal> {
@@ -201,7 +201,7 @@ impl Post<'_> {
             Refusal::new(status, Reason::TooManySessions, code::SERVER, error.to_string())
         })?;
         let result = initialize::result(revision, &self.service.info());
-        let mut response = respond::json(StatusCode::OK, Some(id), &Answer::Result(result));
+        let mut response = self.answer(id, &Answer::Result(result));
         let value = HeaderValue::from_str(session.id()).expect("base64 is a header value");
         response.headers_mut().insert(SESSION_ID, value);
         Ok(response)
@@ -299,7 +299,19 @@ impl Post<'_> {
             let (reason, message) = (refusal.reason, refusal.error.message().to_owned());
             self.service.refused(Refused { reason, message, method }).await;
         }
-        refusal.respond(id)
+        match (id, refusal.status) {
+            (Some(id), StatusCode::OK) => self.answer(id, &Answer::Error(refusal.error.to_json())),
+            _ => refusal.respond(id),
+        }
+    }
+
+    /// An answer that is there at once, in a form that the client takes. What is refused by an HTTP
+    /// status is JSON in any case.
+    fn answer(&self, id: &Id, answer: &Answer) -> Response {
+        match self.accept.json {
+            true => respond::json(StatusCode::OK, Some(id), answer),
+            false => respond::one_event(Some(id), answer),
+        }
     }
 }
 

@@ -60,6 +60,11 @@ fn with_type(status: StatusCode, kind: &'static str, body: Body) -> Response {
     response
 }
 
+/// A stream that is over after one answer.
+pub(super) fn one_event(id: Option<&Id>, answer: &Answer) -> Response {
+    stream(Body::from(event(&wire::response(id, answer))))
+}
+
 /// A message as an SSE event. Line breaks between its tokens become lines of the event.
 pub(super) fn event(message: &Bytes) -> Bytes {
     const HEAD: &[u8] = b"event: message\ndata: ";
