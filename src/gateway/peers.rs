@@ -9,7 +9,12 @@ use kube::{
     Api, Client, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher},
 };
-use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    net::SocketAddr,
+    sync::Arc,
+};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// The annotation of a gateway's Lease that says where it takes requests from other gateways.
@@ -27,39 +32,58 @@ pub struct Peer {
 }
 
 /// The gateways with a Lease, by name. Clones share the table.
-#[derive(Clone, Debug, Default)]
-pub struct Peers(Arc<ArcSwap<HashMap<String, Peer>>>);
+#[derive(Clone, Debug)]
+pub struct Peers {
+    table: Arc<ArcSwap<HashMap<String, Peer>>>,
+    /// How often the table was replaced or changed; 0: nothing was listed yet.
+    version: Arc<watch::Sender<u64>>,
+}
+
+impl Default for Peers {
+    fn default() -> Self {
+        Self { table: Arc::default(), version: Arc::new(watch::channel(0).0) }
+    }
+}
 
 impl Peers {
     /// This start of this gateway, if it is still the one that has the Lease.
     pub fn get(&self, gateway: &str, incarnation: &str) -> Option<Peer> {
-        self.0.load().get(gateway).filter(|peer| peer.incarnation == incarnation).cloned()
+        self.table.load().get(gateway).filter(|peer| peer.incarnation == incarnation).cloned()
     }
 
     /// The gateway whose ids of MCP sessions carry this mark.
     pub fn marked(&self, mark: &str) -> Option<Peer> {
-        self.0.load().values().find(|peer| mark_of(&peer.incarnation) == mark).cloned()
+        self.table.load().values().find(|peer| mark_of(&peer.incarnation) == mark).cloned()
     }
 
-    fn apply(&self, lease: &Lease) {
-        let peer = peer_of(lease);
-        let name = lease.name_any();
-        self.0.rcu(|old| {
+    /// Every start of a gateway that has a Lease.
+    pub fn incarnations(&self) -> HashSet<String> {
+        self.table.load().values().map(|peer| peer.incarnation.clone()).collect()
+    }
+
+    /// Wakes when the table changed. It begins at 0, before anything was listed.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    fn set(&self, name: &str, peer: Option<Peer>) {
+        if self.table.load().get(name) == peer.as_ref() {
+            return;
+        }
+        self.table.rcu(|old| {
             let mut new = HashMap::clone(old);
             match &peer {
-                Some(peer) => new.insert(name.clone(), peer.clone()),
-                None => new.remove(&name),
+                Some(peer) => new.insert(name.to_owned(), peer.clone()),
+                None => new.remove(name),
             };
             new
         });
+        self.version.send_modify(|version| *version += 1);
     }
 
-    fn forget(&self, name: &str) {
-        self.0.rcu(|old| {
-            let mut new = HashMap::clone(old);
-            new.remove(name);
-            new
-        });
+    /// Takes a Lease in as it is now.
+    pub(super) fn apply(&self, lease: &Lease) {
+        self.set(&lease.name_any(), peer_of(lease));
     }
 
     /// Follows the Leases until `stop`. Watch errors are logged and tried again with backoff.
@@ -83,12 +107,15 @@ impl Peers {
             };
             match event {
                 Ok(watcher::Event::Apply(lease)) => self.apply(&lease),
-                Ok(watcher::Event::Delete(lease)) => self.forget(&lease.name_any()),
+                Ok(watcher::Event::Delete(lease)) => self.set(&lease.name_any(), None),
                 Ok(watcher::Event::Init) => listed.clear(),
                 Ok(watcher::Event::InitApply(lease)) => {
                     listed.extend(peer_of(&lease).map(|peer| (lease.name_any(), peer)));
                 }
-                Ok(watcher::Event::InitDone) => self.0.store(Arc::new(std::mem::take(&mut listed))),
+                Ok(watcher::Event::InitDone) => {
+                    self.table.store(Arc::new(std::mem::take(&mut listed)));
+                    self.version.send_modify(|version| *version += 1);
+                }
                 Err(error) => tracing::warn!(%error, "the watch of Leases broke; trying again"),
             }
         }
@@ -134,7 +161,7 @@ mod tests {
         peers.apply(&lease("gw-b", "aaaabbbb-1", "nowhere"));
         assert_eq!((peers.marked("99999999"), peers.marked("aaaabbbb")), (None, None));
         peers.apply(&lease("gw-b", "aaaabbbb-1", "[fd00::2]:8081"));
-        peers.forget("gw-b");
+        peers.set("gw-b", None);
         assert_eq!(peers.marked("aaaabbbb"), None);
     }
 }

@@ -128,7 +128,7 @@ pub async fn run(
     ));
     if journal.exclusive {
         let parts = (&*journal.append, &*journal.read);
-        match recover::earlier_starts(parts, &*clock, &incarnation).await {
+        match recover::earlier_starts(parts, &*clock, &[incarnation.clone()].into()).await {
             Ok(0) => {}
             Ok(ended) => tracing::warn!(ended, "calls that an earlier start left open"),
             Err(error) => tracing::error!(%error, "calls of earlier starts stay open"),
@@ -169,6 +169,7 @@ pub async fn run(
         review_every: REVIEW,
         draining: AtomicBool::new(false),
     });
+    let calls_of_others = journal.clone();
     let (host, feeder) = Host::new(host::Parts {
         gateway: config.pod_name.clone(),
         incarnation: incarnation.clone(),
@@ -190,7 +191,7 @@ pub async fn run(
     let holding = hold_lease(
         config.clone(),
         client.clone(),
-        (incarnation, leased),
+        (incarnation.clone(), leased),
         sessions.clone(),
         stop_lease.clone(),
     );
@@ -232,6 +233,18 @@ pub async fn run(
         let serving = listen::serve(listener, routes, limits.clone(), meter, stop_serving.clone());
         tasks.spawn(named("internal http", serving));
         let (namespace, instance) = (config.namespace.clone(), config.instance.clone());
+        let parts = (calls_of_others.append, calls_of_others.read);
+        let follow = recover::follow_lost(
+            parts,
+            clock.clone(),
+            peers.clone(),
+            incarnation.clone(),
+            config.lease,
+        );
+        let stopped = stop_host.clone().cancelled_owned();
+        tasks.spawn(named("calls of lost gateways", async move {
+            tokio::select! { () = stopped => {}, () = follow => {} }
+        }));
         let watch = peers.watch(leases, namespace, instance, stop_host.clone());
         tasks.spawn(named("peers", watch));
     }

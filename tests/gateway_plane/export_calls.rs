@@ -646,7 +646,10 @@ async fn what_an_earlier_start_left_open_is_ended_once_and_nothing_else() {
         journal.append(chain, 1, intent(call)).await.unwrap();
     }
     for expected in [1, 0] {
-        let ended = recover::earlier_starts((&journal, &journal), &clock, "inc-1").await.unwrap();
+        let ended =
+            recover::earlier_starts((&journal, &journal), &clock, &["inc-1".to_owned()].into())
+                .await
+                .unwrap();
         assert_eq!(ended, expected);
     }
     let ended = journal.records(&old).pop().unwrap().entry;
