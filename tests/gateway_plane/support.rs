@@ -584,6 +584,7 @@ impl World {
             patience: Duration::from_millis(200),
             pings: Pings {
                 every: Duration::from_millis(30),
+                again: Duration::from_millis(30),
                 timeout: Duration::from_millis(30),
                 misses: 3,
             },

@@ -34,6 +34,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Pings {
     /// Between two pings of a server that has no call in flight.
     pub every: Duration,
+    /// From a ping without answer to the next one.
+    pub again: Duration,
     /// How long an answer may take.
     pub timeout: Duration,
     /// So many without answer in a row, and the server is lost.
@@ -42,7 +44,8 @@ pub struct Pings {
 
 impl Default for Pings {
     fn default() -> Self {
-        Self { every: Duration::from_secs(20), timeout: Duration::from_secs(5), misses: 3 }
+        let (every, short) = (Duration::from_secs(20), Duration::from_secs(5));
+        Self { every, again: short, timeout: short, misses: 3 }
     }
 }
 
@@ -192,6 +195,7 @@ async fn watch(
                         if missed >= pings.misses {
                             return tell(lost(Some(&error)));
                         }
+                        next_ping = Instant::now() + pings.again;
                     }
                 }
             }
