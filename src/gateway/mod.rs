@@ -28,6 +28,7 @@ pub mod rest;
 pub mod router;
 pub mod run;
 pub mod service;
+pub mod state;
 
 pub use config::{Config, McpConfig};
 pub use export::secret::BearerSecret;

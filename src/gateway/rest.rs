@@ -3,7 +3,7 @@
 use super::{
     answer::HttpRefusal,
     auth::Right,
-    router::{Gateway, admit},
+    state::{Gateway, admit},
 };
 use crate::{
     domain::{identity::SessionKey, reason::Reason, record::Record},

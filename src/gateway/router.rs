@@ -13,19 +13,15 @@
 
 use super::{
     answer::HttpRefusal,
-    auth::{Auth, Caller, Right, bearer},
-    call::Calls,
-    export::{Export, route},
-    forward::Forward,
-    hosted::Sessions,
-    index::{self, SessionView},
+    auth::{Right, bearer},
+    export::route,
     rest,
     service::{self, Endpoint},
+    state::{Gateway, admit},
 };
 use crate::{
     domain::{identity::SessionKey, reason::Reason},
-    journal::Read,
-    mcp::server::{self, Allowed, Scope, Service, SessionStore},
+    mcp::server::{self, Scope, Service},
 };
 use axum::{
     Router,
@@ -41,42 +37,8 @@ use axum::{
 };
 use http_body_util::BodyExt as _;
 use secrecy::SecretString;
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
-
-/// What the routes work with.
-pub struct Gateway {
-    /// Who may what.
-    pub auth: Arc<Auth>,
-    /// Hosts and origins that may be named.
-    pub allowed: Allowed,
-    /// What the API server says.
-    pub index: index::Shared,
-    /// What is served here.
-    pub sessions: Sessions,
-    /// The way for a call.
-    pub calls: Arc<Calls>,
-    /// What `/v1/mcp` works with.
-    pub export: Export,
-    /// MCP sessions.
-    pub store: SessionStore,
-    /// The journal, to read.
-    pub read: Arc<dyn Read>,
-    /// The way to other gateways. None where there is no other.
-    pub forward: Option<Forward>,
-    /// Reviews of open streams.
-    pub reviews: TaskTracker,
-    /// How often an open stream's caller is reviewed again.
-    pub review_every: Duration,
-    /// Whether nothing new is taken any more.
-    pub draining: AtomicBool,
-}
+use std::sync::{Arc, atomic::Ordering};
+use tokio_util::sync::CancellationToken;
 
 /// The routes over a gateway.
 pub fn router(gateway: Arc<Gateway>) -> Router {
@@ -102,19 +64,6 @@ async fn guard(State(gateway): State<Arc<Gateway>>, request: Request, next: Next
         return *refused;
     }
     next.run(request).await
-}
-
-/// A caller who may do it, and the Session, which exists.
-pub(super) async fn admit(
-    gateway: &Gateway,
-    headers: &HeaderMap,
-    right: Right,
-    key: &SessionKey,
-) -> Result<(Arc<Caller>, Arc<SessionView>), HttpRefusal> {
-    let caller = gateway.auth.caller(bearer(headers)?).await?;
-    gateway.auth.allow(&caller, right, key).await?;
-    let view = gateway.index.load().session(key).cloned().ok_or_else(HttpRefusal::not_found)?;
-    Ok((caller, view))
 }
 
 /// What a path names. One that is no text names nothing.

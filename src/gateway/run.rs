@@ -14,8 +14,9 @@ use super::{
     metrics::GatewayMetrics,
     peers::{self, Peers},
     recover,
-    router::{Gateway, router},
+    router::router,
     service::REVIEW,
+    state::Gateway,
 };
 use crate::{
     journal::{Append, Read},

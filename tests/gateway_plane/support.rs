@@ -29,7 +29,8 @@ use awaken_operator::{
         hosted::Sessions,
         index::{self, Index, SessionView},
         metrics::GatewayMetrics,
-        router::{Gateway, router},
+        router::router,
+        state::Gateway,
     },
     journal::{Append, Chain, memory::Memory},
     mcp::{

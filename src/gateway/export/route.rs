@@ -6,7 +6,7 @@
 use super::{PATH, SUBJECT, bearer::Tokens, endpoint::ExportEndpoint};
 use crate::{
     domain::reason::Reason,
-    gateway::{answer::HttpRefusal, auth::bearer, router::Gateway},
+    gateway::{answer::HttpRefusal, auth::bearer, state::Gateway},
     mcp::server::{self, SESSION_ID, Scope, Service},
 };
 use axum::{
