@@ -215,6 +215,23 @@ async fn a_change_surges_so_that_the_old_serves_until_the_new_does() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_change_that_is_recreated_drains_the_old_before_the_new_begins() {
+    let (api, _operator, gateway) = serving().await;
+    gateway.script(|entry| match text(entry, "/stage/kind").as_str() {
+        "Drain" => Answer::Silence,
+        _ => Answer::Done(6),
+    });
+    let mut changed = http("issues", "coder", "https://mcp.example.com/v2");
+    changed["spec"]["rollout"] = "Recreate".into();
+    api.apply("mcpattachments", changed);
+    until_states(&api, "issues", &[(1, "Draining")]).await;
+    assert!(!condition(&api.get("mcpattachments", NS, "issues").unwrap(), "Ready").0);
+    gateway.script(fine);
+    until_states(&api, "issues", &[(2, "Active")]).await;
+    until(&api, "mcpattachments", "issues", "Ready", true, "Active").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_new_generation_that_fails_leaves_the_old_one_serving() {
     let (api, _operator, gateway) = serving().await;
     gateway.script(|entry| match entry["generation"].as_i64() {

@@ -4,6 +4,7 @@
 //! another object, an address or the network is judged by the operator and the gateway.
 
 use super::condition;
+use crate::domain::lifecycle::Rollout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema, core::Duration};
 use schemars::JsonSchema;
@@ -71,6 +72,11 @@ pub struct McpAttachmentSpec {
     /// Limits of this server and of calls to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<AttachmentLimits>,
+    /// How a change takes the place of what serves: Surge (the default) brings the next generation
+    /// up beside it, so that no moment is without tools; Recreate drains it first and waits until
+    /// its pod is gone, where a quota or a lock forbids two.
+    #[serde(default, skip_serializing_if = "Rollout::is_surge")]
+    pub rollout: Rollout,
     /// Takes the server out of service at once, without deleting anything. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,

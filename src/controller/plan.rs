@@ -254,6 +254,7 @@ fn blueprint(
 ) -> Result<Blueprint, Problem> {
     let limits = limits(attachment.spec.limits.as_ref());
     let to = limits.digest(Fingerprint::new("source"));
+    let rollout = attachment.spec.rollout;
     match valid {
         Valid::Http { url, http, server } => {
             let to = to.field(&server).field("http").field(&url);
@@ -273,7 +274,8 @@ fn blueprint(
                 }
             };
             let source = to.finish();
-            Ok(Blueprint { server, source, place: Place::Http { url, credential }, limits })
+            let place = Place::Http { url, credential };
+            Ok(Blueprint { server, source, place, limits, rollout })
         }
         Valid::Stdio { stdio, environment, server } => {
             let SandboxStdio { command, args, env, secret_env } = stdio;
@@ -297,7 +299,8 @@ fn blueprint(
                 }
             }
             let source = to.finish();
-            Ok(Blueprint { server, source, place: Place::Pod { secrets: keys }, limits })
+            let place = Place::Pod { secrets: keys };
+            Ok(Blueprint { server, source, place, limits, rollout })
         }
     }
 }

@@ -51,6 +51,24 @@ pub enum State {
     Failed,
 }
 
+/// How a generation takes the place of the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Rollout {
+    /// The one before serves until the next is Active: no moment without tools.
+    #[default]
+    Surge,
+    /// The one before drains first, and its pod is gone before the next begins: never two at a
+    /// time, where a quota or a lock forbids that. Meanwhile the server has no tools.
+    Recreate,
+}
+
+impl Rollout {
+    /// Whether it is the default.
+    pub fn is_surge(&self) -> bool {
+        *self == Self::Surge
+    }
+}
+
 /// What the operator asks of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum StageKind {

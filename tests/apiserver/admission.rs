@@ -140,7 +140,7 @@ fn secret_env(name: &str) -> Value {
 #[case::no_calls(with(stdio(), "/limits", json!({"maxConcurrentCalls": 0})), "spec.limits.maxConcurrentCalls")]
 #[case::small_messages(with(stdio(), "/limits", json!({"maxMessageBytes": 10})), "spec.limits.maxMessageBytes")]
 #[case::unknown_field(with(stdio(), "/sandboxStdio/shell", json!(true)), "unknown field \"spec.sandboxStdio.shell\"")]
-#[case::later_rollout(with(stdio(), "/rollout", json!("Recreate")), "unknown field \"spec.rollout\"")]
+#[case::rollout(with(stdio(), "/rollout", json!("Replace")), "spec.rollout: Unsupported value")]
 #[case::later_image(with(stdio(), "/sandboxStdio/image", json!("x")), "unknown field \"spec.sandboxStdio.image\"")]
 #[tokio::test]
 async fn an_attachment_is_refused(#[case] spec: Value, #[case] words: &str) {

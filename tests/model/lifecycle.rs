@@ -10,7 +10,7 @@ use awaken_operator::{
     domain::{
         lifecycle::{
             Blueprint, Desired, Effect, Evidence, Generation, Limits, Owner, Place, PodFact,
-            Receipt, RemovedBy, Situation, Stage, StageKind, State, Target, Verdict, Wish,
+            Receipt, RemovedBy, Rollout, Situation, Stage, StageKind, State, Target, Verdict, Wish,
             fingerprint,
             hosting::{self, Charge, Death, Deed, Door, Publish},
             step,
@@ -72,6 +72,7 @@ impl Budget {
 pub struct Lifecycle {
     pub kind: Kind,
     pub budget: Budget,
+    pub rollout: Rollout,
     /// It begins with a generation that serves, not with nothing.
     pub served: bool,
 }
@@ -191,6 +192,7 @@ const NO_CALL: &str = "no call is let in once the drain was taken";
 const OLD: &str = "no receipt of an old epoch or incarnation advances anything";
 const OLD_STAGE: &str = "no gateway acts on a stage of another epoch or incarnation";
 const ONE_GATEWAY: &str = "one gateway serves a Session";
+const ALONE: &str = "one that is recreated has nobody beside it";
 const NUMBERS: &str = "no number is used twice";
 
 fn limits() -> Limits {
@@ -218,8 +220,13 @@ impl Lifecycle {
             Kind::Http => Place::Http { url: format!("http://server-{k}/"), credential: None },
             Kind::Pod => Place::Pod { secrets: vec![] },
         };
-        let blueprint =
-            Blueprint { server: "files".into(), source: source(k), place, limits: limits() };
+        let blueprint = Blueprint {
+            server: "files".into(),
+            source: source(k),
+            place,
+            limits: limits(),
+            rollout: self.rollout,
+        };
         vec![Desired {
             attachment: "files".into(),
             attachment_uid: ATTACHMENT.into(),
@@ -282,6 +289,16 @@ impl Lifecycle {
             if new && e.generation <= before.last {
                 w.broken.insert(NUMBERS);
             }
+        }
+        let begins = |e: &&Generation| {
+            matches!(e.state, State::Requested | State::Realizing | State::Active)
+        };
+        let live = out.entries.iter().filter(begins).count();
+        let pods_beside = |n: i64| w.pods.keys().any(|m| *m < n);
+        let beside =
+            out.effects.iter().any(|e| matches!(e, Effect::CreatePod(n) if pods_beside(*n)));
+        if self.rollout == Rollout::Recreate && (live > 1 || beside) {
+            w.broken.insert(ALONE);
         }
         let inside = |n: i64| w.seats.iter().any(|s| s.serves() && s.inside(n));
         if out.removed.iter().any(|r| r.by == RemovedBy::Drained && inside(r.generation)) {
@@ -847,6 +864,7 @@ impl Model for Lifecycle {
             (OLD, |w| !w.broken.contains(OLD)),
             (OLD_STAGE, |w| !w.broken.contains(OLD_STAGE)),
             (NUMBERS, |w| !w.broken.contains(NUMBERS)),
+            (ALONE, |w| !w.broken.contains(ALONE)),
         ]
     }
 

@@ -9,6 +9,7 @@ mod explore;
 mod handover;
 mod lifecycle;
 
+use awaken_operator::domain::lifecycle::Rollout;
 use explore::{Model, explore, setting, wander};
 use handover::Handover;
 use lifecycle::{Kind, Lifecycle};
@@ -24,7 +25,8 @@ fn run(name: &str, model: &impl Model, (states, walks): (usize, usize)) {
 }
 
 fn lifecycle(name: &str, (kind, served): (Kind, bool), budget: lifecycle::Budget) {
-    run(name, &Lifecycle { kind, budget, served }, (6_000, 1_500));
+    let rollout = Rollout::Surge;
+    run(name, &Lifecycle { kind, budget, served, rollout }, (6_000, 1_500));
 }
 
 fn handover(name: &str, budget: handover::Budget) {
@@ -64,6 +66,21 @@ fn a_host_that_is_lost_and_one_that_dies() {
 fn a_pod_that_changes_its_host() {
     let budget = lifecycle::Budget { edits: 1, removals: 1, expiries: 2, replays: 1, ..NOTHING };
     lifecycle("pod and hosts", (Kind::Pod, true), budget);
+}
+
+#[test]
+fn one_that_is_recreated_and_has_nobody_beside_it() {
+    let (kind, served, rollout) = (Kind::Pod, true, Rollout::Recreate);
+    let budget = lifecycle::Budget {
+        edits: 2,
+        expiries: 1,
+        deaths: 1,
+        restarts: 1,
+        ticks: 1,
+        calls: 1,
+        ..NOTHING
+    };
+    run("recreated", &Lifecycle { kind, budget, served, rollout }, (6_000, 1_500));
 }
 
 #[test]

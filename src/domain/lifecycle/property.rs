@@ -6,7 +6,8 @@ mod tests {
     use crate::domain::{
         lifecycle::{
             Blueprint, Desired, Effect, Evidence, Generation, Limits, MAX_LIVE, Owner, Place,
-            PodFact, Receipt, Situation, StageKind, State, Step, Target, Verdict, Wish, step,
+            PodFact, Receipt, Rollout, Situation, StageKind, State, Step, Target, Verdict, Wish,
+            step,
         },
         reason::Reason,
     };
@@ -106,7 +107,10 @@ mod tests {
             Place::Http { url: format!("http://server-{i}/"), credential: None }
         };
         let source = format!("source-{source}");
-        Wish::Serve(Blueprint { server: format!("s{i}"), source, place, limits: limits() })
+        // One of the three is recreated.
+        let rollout = if i == 0 { Rollout::Recreate } else { Rollout::Surge };
+        let (server, limits) = (format!("s{i}"), limits());
+        Wish::Serve(Blueprint { server, source, place, limits, rollout })
     }
 
     impl World {

@@ -1,6 +1,6 @@
 //! What a step of the state machine depends on, and what comes out of it. Types only.
 
-use super::{CredentialRef, Generation, Limits, Receipt, SecretKey};
+use super::{CredentialRef, Generation, Limits, Receipt, Rollout, SecretKey};
 use crate::domain::reason::Reason;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -75,6 +75,8 @@ pub struct Blueprint {
     pub place: Place,
     /// The limits.
     pub limits: Limits,
+    /// How it takes the place of the generation before.
+    pub rollout: Rollout,
 }
 
 /// Where a server is or shall be.

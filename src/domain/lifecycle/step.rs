@@ -7,8 +7,8 @@
 //! Realize receipt, numbers never reused, no answer from another epoch counts.
 
 use super::{
-    Effect, Generation, PodFact, Removal, RemovedBy, Situation, StageKind, State, Step, Target,
-    Verdict, Wish,
+    Effect, Generation, PodFact, Removal, RemovedBy, Rollout, Situation, StageKind, State, Step,
+    Target, Verdict, Wish,
     change::{
         answer, deadline, drain, drain_end, drained, enter, fail, ignored, last_words,
         late_message, lose, observe_pod, owned, requested, setback, stage, wish,
@@ -75,7 +75,10 @@ impl Run<'_> {
             let why = match wish(s, &e.attachment_uid) {
                 None => Reason::Removed,
                 Some(Wish::Withdraw(why)) => *why,
-                Some(Wish::Serve(b)) if e.state != State::Active && e.source != b.source => {
+                Some(Wish::Serve(b))
+                    if e.source != b.source
+                        && (e.state != State::Active || b.rollout == Rollout::Recreate) =>
+                {
                     Reason::Replaced
                 }
                 Some(Wish::Serve(_) | Wish::Hold) => continue,
@@ -187,6 +190,9 @@ impl Run<'_> {
             if group().filter(|e| e.state != State::Failed).count() >= MAX_LIVE {
                 continue;
             }
+            if blueprint.rollout == Rollout::Recreate && group().any(|e| occupies(s, e)) {
+                continue;
+            }
             let failures = before.filter(|e| next_try(e).is_some()).map_or(0, |e| e.failures);
             self.out.last_generation += 1;
             let number = self.out.last_generation;
@@ -287,6 +293,12 @@ impl Run<'_> {
     }
 }
 
+/// Whether the generation still has what a successor must not have beside it.
+fn occupies(s: &Situation<'_>, e: &Generation) -> bool {
+    let drains = e.state == State::Draining && drained(s, e).is_none();
+    drains || !matches!(s.pods.get(&e.generation), None | Some(PodFact::Refused(..)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,7 +329,8 @@ mod tests {
             max_concurrent_calls: 7,
             max_message_bytes: 4096,
         };
-        Wish::Serve(Blueprint { server: "srv".into(), source: source.into(), place, limits })
+        let (server, source, rollout) = ("srv".into(), source.into(), Rollout::Surge);
+        Wish::Serve(Blueprint { server, source, place, limits, rollout })
     }
 
     fn http(source: &str) -> Wish {
@@ -460,6 +473,62 @@ mod tests {
         assert_eq!(bench.entry(11).stage.as_ref().unwrap().kind, StageKind::Drain);
         bench.answer(11, Verdict::Done, None);
         assert_eq!(bench.states(), [(12, Active, R::Publishing)]);
+    }
+
+    fn recreate(wish: Wish) -> Wish {
+        let Wish::Serve(blueprint) = wish else { panic!("nothing serves") };
+        Wish::Serve(Blueprint { rollout: Rollout::Recreate, ..blueprint })
+    }
+
+    #[test]
+    fn recreated_the_old_one_is_drained_before_the_new_one_begins() {
+        let mut bench = Bench::new(recreate(http("a"))).active();
+        bench.wish = Some(recreate(http("b")));
+        bench.go();
+        assert_eq!(bench.states(), [(11, Draining, R::Replaced)]);
+        assert_eq!(bench.entry(11).stage.as_ref().unwrap().kind, StageKind::Drain);
+        bench.pass(5).go();
+        assert_eq!(bench.states(), [(11, Draining, R::Replaced)], "calls in flight finish first");
+        bench.answer(11, Verdict::Done, None);
+        assert_eq!(bench.states(), [(12, Realizing, R::Realizing)]);
+    }
+
+    #[test]
+    fn recreated_the_old_pod_is_gone_before_the_new_one_begins() {
+        let mut bench = Bench::new(recreate(pod("a")));
+        let running = PodFact::Running { uid: "p-uid".into(), address: "10.9.8.7".into() };
+        bench.pods.insert(11, running);
+        bench.go();
+        let mut bench = bench.active();
+        bench.wish = Some(recreate(pod("b")));
+        bench.go();
+        bench.answer(11, Verdict::Done, None);
+        assert_eq!(bench.last.effects, [Effect::DeletePod(11)]);
+        bench.pods.insert(11, PodFact::Deleting);
+        bench.go();
+        assert_eq!(bench.states(), [(11, Draining, R::Replaced)], "the pod ends in its own time");
+        bench.pods.remove(&11);
+        bench.go();
+        assert_eq!(bench.states(), [(12, Realizing, R::Realizing)]);
+        assert_eq!(bench.last.effects, [Effect::CreatePod(12)]);
+    }
+
+    #[test]
+    fn recreated_one_whose_pod_ended_comes_again_once_the_pod_is_gone() {
+        let mut bench = Bench::new(recreate(pod("a")));
+        let running = PodFact::Running { uid: "p-uid".into(), address: "10.9.8.7".into() };
+        bench.pods.insert(11, running);
+        bench.go();
+        let mut bench = bench.active();
+        bench.pods.insert(11, PodFact::Ended(R::ServerExited, "code 3".into()));
+        bench.go();
+        bench.answer(11, Verdict::Done, None);
+        bench.pods.insert(11, PodFact::Deleting);
+        bench.pass(60).go();
+        assert_eq!(bench.states(), [(11, Draining, R::ServerExited)]);
+        bench.pods.remove(&11);
+        bench.go();
+        assert_eq!(bench.states(), [(12, Realizing, R::Realizing)]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::{
             hosting::{Charge, Publish},
             retry::is_lost,
         },
+        reason::Reason,
     },
     gateway::{
         catalog::Coming,
@@ -178,6 +179,9 @@ impl Post {
         };
         let comes = |g: &Generation| match g.state {
             State::Active => true,
+            State::Draining if g.reason == Reason::Replaced => {
+                self.held.contains_key(&g.attachment_uid)
+            }
             State::Draining => is_lost(g),
             State::Requested | State::Realizing | State::Failed => {
                 self.held.contains_key(&g.attachment_uid)
