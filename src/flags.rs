@@ -406,6 +406,16 @@ mod tests {
         assert!(told.contains("awaken-system holds the keys of the installation"), "{told}");
     }
 
+    #[test]
+    fn a_port_for_other_gateways_needs_an_address_that_they_can_reach() {
+        let mut config = gateway(&["--internal-listen=0.0.0.0:8081"]).unwrap();
+        config.pod_ip = None;
+        let told = config.check().unwrap_err();
+        assert!(told.contains("--internal-listen=0.0.0.0:8081 without --pod-ip"), "{told}");
+        config.pod_ip = Some([10, 0, 0, 1].into());
+        assert_eq!(config.check(), Ok(()));
+    }
+
     #[rstest]
     #[case("--mcp-export=agent_list", "agents_list, agent_get")]
     #[case("--mcp-export=approvals_list", "comes with approvals")]

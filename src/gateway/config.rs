@@ -132,13 +132,18 @@ impl Config {
     /// # Errors
     /// Which ones, and why.
     pub fn check(&self) -> Result<(), String> {
-        match self.mcp.management_namespaces.contains(&self.namespace) {
-            false => Ok(()),
-            true => Err(format!(
+        if self.mcp.management_namespaces.contains(&self.namespace) {
+            return Err(format!(
                 "--mcp-management-namespace={}: {0} holds the keys of the installation",
                 self.namespace
-            )),
+            ));
         }
+        if let (Some(listen), None) = (self.internal_listen, self.pod_ip) {
+            return Err(format!(
+                "--internal-listen={listen} without --pod-ip: other gateways would not know where"
+            ));
+        }
+        Ok(())
     }
 
     /// The hosts and origins that requests may name: the Service's names and addresses, the pod's

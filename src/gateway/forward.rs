@@ -13,7 +13,7 @@
 use super::{
     answer::HttpRefusal,
     host::keys::LinkKeys,
-    peers::{Peer, Peers},
+    peers::{Peers, Sibling},
 };
 use crate::domain::{Clock, reason::Reason};
 use axum::{
@@ -84,13 +84,13 @@ impl Forward {
 
     /// The other gateway that serves what is seated there; none if that is this one, if it is not
     /// known, or if the request has made its hop.
-    pub fn host(&self, gateway: &str, incarnation: &str, request: &Request) -> Option<Peer> {
+    pub fn host(&self, gateway: &str, incarnation: &str, request: &Request) -> Option<Sibling> {
         let away = incarnation != &*self.incarnation && !was_forwarded(request);
         self.peers.get(gateway, incarnation).filter(|_| away)
     }
 
     /// The other gateway that holds the MCP session of this id.
-    pub fn holder(&self, id: &str, request: &Request) -> Option<Peer> {
+    pub fn holder(&self, id: &str, request: &Request) -> Option<Sibling> {
         let (mark, _) = id.split_once('.')?;
         let away = mark != super::peers::mark_of(&self.incarnation) && !was_forwarded(request);
         self.peers.marked(mark).filter(|_| away)
@@ -101,7 +101,7 @@ impl Forward {
     /// # Errors
     /// 503 if it cannot be reached. `OutcomeUnknown` if it was lost after a POST was sent: the
     /// request may have been carried out, and the trace tells.
-    pub async fn send(&self, peer: &Peer, request: Request) -> Result<Response, HttpRefusal> {
+    pub async fn send(&self, peer: &Sibling, request: Request) -> Result<Response, HttpRefusal> {
         let method = request.method().clone();
         let sent = self.signed(peer, request)?;
         match self.client.request(sent).await {
@@ -124,7 +124,7 @@ impl Forward {
         }
     }
 
-    fn signed(&self, peer: &Peer, request: Request) -> Result<Request, HttpRefusal> {
+    fn signed(&self, peer: &Sibling, request: Request) -> Result<Request, HttpRefusal> {
         let (mut head, body) = request.into_parts();
         if let (None, Some(host)) = (head.headers.get(HOST), head.uri.authority()) {
             let host = HeaderValue::try_from(host.as_str());
@@ -219,8 +219,8 @@ mod tests {
         Forward::new(Peers::default(), keys, Arc::new(At(at)), incarnation)
     }
 
-    fn peer() -> Peer {
-        Peer { incarnation: "b".into(), address: "127.0.0.1:1".parse().unwrap() }
+    fn peer() -> Sibling {
+        Sibling { incarnation: "b".into(), address: "127.0.0.1:1".parse().unwrap() }
     }
 
     fn request() -> Request {
@@ -301,7 +301,7 @@ mod tests {
         let from = gateway("a", LinkKeys::new(key(1), None), 1000);
         let mut request = request();
         *request.method_mut() = method;
-        let refused = from.send(&Peer { address, ..peer() }, request).await.unwrap_err();
+        let refused = from.send(&Sibling { address, ..peer() }, request).await.unwrap_err();
         assert_eq!((refused.status.as_u16(), refused.reason), (status, reason));
         host.await.unwrap();
     }

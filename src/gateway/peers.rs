@@ -1,6 +1,7 @@
 //! The other gateways of the installation: which start of each, and where it takes requests from
-//! its like. All of it stands on their Leases. Whether one is alive is not decided here: the
-//! operator places Sessions, and who does not answer is answered for with 503.
+//! its like. All of it stands on their Leases: a start is there as long as it holds one, reachable
+//! or not. Where Sessions go is not decided here: the operator places them, and who does not answer
+//! is answered for with 503.
 
 use arc_swap::ArcSwap;
 use futures::StreamExt as _;
@@ -22,19 +23,33 @@ pub const ADDRESS: &str = "awaken.dev/address";
 /// The label that tells Leases of gateways from others, and its value.
 pub const LABEL: (&str, &str) = ("awaken.dev/lease", "gateway");
 
-/// One start of another gateway.
+/// One start of another gateway that takes requests from its like.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct Sibling {
     /// Which start of it.
     pub incarnation: String,
     /// Where it takes requests from other gateways.
     pub address: SocketAddr,
 }
 
+/// What a Lease says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Holder {
+    incarnation: String,
+    /// None: nothing can be sent there, but it is there.
+    address: Option<SocketAddr>,
+}
+
+impl Holder {
+    fn sibling(&self) -> Option<Sibling> {
+        self.address.map(|address| Sibling { incarnation: self.incarnation.clone(), address })
+    }
+}
+
 /// The gateways with a Lease, by name. Clones share the table.
 #[derive(Clone, Debug)]
 pub struct Peers {
-    table: Arc<ArcSwap<HashMap<String, Peer>>>,
+    table: Arc<ArcSwap<HashMap<String, Holder>>>,
     /// How often the table was replaced or changed; 0: nothing was listed yet.
     version: Arc<watch::Sender<u64>>,
 }
@@ -46,19 +61,19 @@ impl Default for Peers {
 }
 
 impl Peers {
-    /// This start of this gateway, if it is still the one that has the Lease.
-    pub fn get(&self, gateway: &str, incarnation: &str) -> Option<Peer> {
-        self.table.load().get(gateway).filter(|peer| peer.incarnation == incarnation).cloned()
+    /// That start of that gateway, while it has the Lease.
+    pub fn get(&self, gateway: &str, incarnation: &str) -> Option<Sibling> {
+        self.table.load().get(gateway).filter(|h| h.incarnation == incarnation)?.sibling()
     }
 
     /// The gateway whose ids of MCP sessions carry this mark.
-    pub fn marked(&self, mark: &str) -> Option<Peer> {
-        self.table.load().values().find(|peer| mark_of(&peer.incarnation) == mark).cloned()
+    pub fn marked(&self, mark: &str) -> Option<Sibling> {
+        self.table.load().values().find(|h| mark_of(&h.incarnation) == mark)?.sibling()
     }
 
-    /// Every start of a gateway that has a Lease.
+    /// Every start of a gateway that has a Lease, whether or not it can be reached.
     pub fn incarnations(&self) -> HashSet<String> {
-        self.table.load().values().map(|peer| peer.incarnation.clone()).collect()
+        self.table.load().values().map(|holder| holder.incarnation.clone()).collect()
     }
 
     /// Wakes when the table changed. It begins at 0, before anything was listed.
@@ -66,14 +81,14 @@ impl Peers {
         self.version.subscribe()
     }
 
-    fn set(&self, name: &str, peer: Option<Peer>) {
-        if self.table.load().get(name) == peer.as_ref() {
+    fn set(&self, name: &str, holder: Option<Holder>) {
+        if self.table.load().get(name) == holder.as_ref() {
             return;
         }
         self.table.rcu(|old| {
             let mut new = HashMap::clone(old);
-            match &peer {
-                Some(peer) => new.insert(name.to_owned(), peer.clone()),
+            match &holder {
+                Some(holder) => new.insert(name.to_owned(), holder.clone()),
                 None => new.remove(name),
             };
             new
@@ -83,7 +98,7 @@ impl Peers {
 
     /// Takes a Lease in as it is now.
     pub(super) fn apply(&self, lease: &Lease) {
-        self.set(&lease.name_any(), peer_of(lease));
+        self.set(&lease.name_any(), holder_of(lease));
     }
 
     /// Follows the Leases until `stop`. Watch errors are logged and tried again with backoff.
@@ -110,7 +125,7 @@ impl Peers {
                 Ok(watcher::Event::Delete(lease)) => self.set(&lease.name_any(), None),
                 Ok(watcher::Event::Init) => listed.clear(),
                 Ok(watcher::Event::InitApply(lease)) => {
-                    listed.extend(peer_of(&lease).map(|peer| (lease.name_any(), peer)));
+                    listed.extend(holder_of(&lease).map(|holder| (lease.name_any(), holder)));
                 }
                 Ok(watcher::Event::InitDone) => {
                     self.table.store(Arc::new(std::mem::take(&mut listed)));
@@ -127,10 +142,10 @@ pub fn mark_of(incarnation: &str) -> &str {
     incarnation.split('-').next().unwrap_or_default()
 }
 
-fn peer_of(lease: &Lease) -> Option<Peer> {
+fn holder_of(lease: &Lease) -> Option<Holder> {
     let incarnation = lease.spec.as_ref()?.holder_identity.clone().filter(|i| !i.is_empty())?;
-    let address = lease.annotations().get(ADDRESS)?.parse().ok()?;
-    Some(Peer { incarnation, address })
+    let address = lease.annotations().get(ADDRESS).and_then(|address| address.parse().ok());
+    Some(Holder { incarnation, address })
 }
 
 #[cfg(test)]
@@ -160,6 +175,11 @@ mod tests {
         peers.apply(&lease("gw-a", "", "10.0.0.1:8081"));
         peers.apply(&lease("gw-b", "aaaabbbb-1", "nowhere"));
         assert_eq!((peers.marked("99999999"), peers.marked("aaaabbbb")), (None, None));
+        assert_eq!(
+            peers.incarnations(),
+            ["aaaabbbb-1".to_owned()].into(),
+            "there, but unreachable"
+        );
         peers.apply(&lease("gw-b", "aaaabbbb-1", "[fd00::2]:8081"));
         peers.set("gw-b", None);
         assert_eq!(peers.marked("aaaabbbb"), None);

@@ -129,7 +129,7 @@ pub async fn run(
     ));
     if journal.exclusive {
         let parts = (&*journal.append, &*journal.read);
-        match recover::earlier_starts(parts, &*clock, &[incarnation.clone()].into()).await {
+        match recover::lost_starts(parts, &*clock, &[incarnation.clone()].into()).await {
             Ok(0) => {}
             Ok(ended) => tracing::warn!(ended, "calls that an earlier start left open"),
             Err(error) => tracing::error!(%error, "calls of earlier starts stay open"),

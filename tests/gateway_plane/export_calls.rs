@@ -647,7 +647,7 @@ async fn what_an_earlier_start_left_open_is_ended_once_and_nothing_else() {
     }
     for expected in [1, 0] {
         let ended =
-            recover::earlier_starts((&journal, &journal), &clock, &["inc-1".to_owned()].into())
+            recover::lost_starts((&journal, &journal), &clock, &["inc-1".to_owned()].into())
                 .await
                 .unwrap();
         assert_eq!(ended, expected);
