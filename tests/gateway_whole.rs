@@ -342,7 +342,9 @@ async fn any_gateway_takes_a_request_and_the_host_serves_it() {
     let mut world = World::start().await;
     world.give_key();
     world.bearers("platform", None);
-    let other = Gateway::start("gateway-1", &world.api, &world.journal, |_| {});
+    let other = Gateway::start("gateway-1", &world.api, &world.journal, |config| {
+        config.allowed_hosts = vec!["only-there.example".into()];
+    });
     until("readiness", || {
         let ready = world.readiness.waiting().is_empty() && other.readiness.waiting().is_empty();
         ready.then_some(())
@@ -397,6 +399,7 @@ async fn any_gateway_takes_a_request_and_the_host_serves_it() {
         let request = world.http.post(&inside).bearer_auth(TOKEN).json(&initialize);
         let refused = request.header("awaken-forwarded", proof).send().await.unwrap();
         assert_eq!(refused.status(), 401, "{proof}");
+        assert_eq!(refused.headers()["awaken-forwarded"], "refused");
     }
 
     // a session of `/v1/mcp` is held by the gateway that opened it, and found from the other
@@ -410,6 +413,21 @@ async fn any_gateway_takes_a_request_and_the_host_serves_it() {
 
     let deleted = world.http.delete(&url).bearer_auth(TOKEN).header("mcp-session-id", &session);
     assert_eq!(deleted.send().await.unwrap().status(), 204);
+
+    // a name of the gateway that was asked is none of the host's
+    let named = world.http.post(&url).bearer_auth(TOKEN).header("host", "only-there.example");
+    let named = named.header("accept", "application/json, text/event-stream").json(&initialize);
+    assert_eq!(named.send().await.unwrap().status(), 200);
+
+    // one that stops forwards for a moment more, and sends its clients away
+    other.stop.cancel();
+    until("draining", || (other.readiness.waiting() == ["draining"]).then_some(())).await;
+    let late = world.http.post(&url).bearer_auth(TOKEN).json(&initialize);
+    let late = late.header("accept", "application/json, text/event-stream").send().await.unwrap();
+    assert_eq!(
+        (late.status().as_u16(), &late.headers()["connection"]),
+        (200, &"close".parse().unwrap())
+    );
 
     // the host is gone without a farewell
     world.running.abort();
@@ -425,7 +443,6 @@ async fn any_gateway_takes_a_request_and_the_host_serves_it() {
     };
     let refused = tokio::time::timeout(LIMIT, refused).await.expect("503");
     assert!(refused.headers().contains_key("retry-after"));
-    other.stop.cancel();
     other.running.await.unwrap().unwrap();
 }
 

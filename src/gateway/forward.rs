@@ -105,6 +105,11 @@ impl Forward {
         let method = request.method().clone();
         let sent = self.signed(peer, request)?;
         match self.client.request(sent).await {
+            // the Lease of a start that is gone: nothing was looked at
+            Ok(answer) if answer.headers().contains_key(HEADER) => {
+                let message = "the gateway that serves this has just been started again";
+                Err(HttpRefusal::unavailable(Reason::Rescheduling, message))
+            }
             Ok(answer) => {
                 let mut answer = answer.map(Body::new);
                 drop_hop(answer.headers_mut());
@@ -164,7 +169,8 @@ impl Forward {
     }
 }
 
-fn was_forwarded(request: &Request) -> bool {
+/// Whether a gateway of the installation forwarded this, as the [`door`] found.
+pub fn was_forwarded(request: &Request) -> bool {
     request.extensions().get::<Forwarded>().is_some()
 }
 
@@ -185,11 +191,14 @@ fn drop_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The door of the internal port: what no gateway of the installation sent is turned away.
+/// The door of the internal port: what no gateway of the installation sent to this start of it is
+/// turned away, and [`HEADER`] in the answer says that it was the door.
 pub async fn door(State(forward): State<Forward>, mut request: Request, next: Next) -> Response {
     if !forward.is_proven(&request) {
         let message = "this port is for gateways of the installation";
-        return HttpRefusal::unauthenticated(message).into_response();
+        let mut refused = HttpRefusal::unauthenticated(message).into_response();
+        refused.headers_mut().insert(HEADER, HeaderValue::from_static("refused"));
+        return refused;
     }
     request.headers_mut().remove(HEADER);
     request.extensions_mut().insert(Forwarded);
@@ -280,6 +289,21 @@ mod tests {
         let from = gateway("a", LinkKeys::new(key(1), None), 1000);
         let refused = from.send(&peer(), request()).await.unwrap_err();
         assert_eq!((refused.status.as_u16(), refused.reason), (503, Reason::Rescheduling));
+    }
+
+    /// The Lease is that of an earlier start: the new one at that address turns the request away.
+    #[tokio::test]
+    async fn a_host_that_was_started_again_is_503() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let again = gateway("b2", LinkKeys::new(key(1), None), 1000);
+        let routes = axum::Router::new().fallback(|| async { "not reached" });
+        let routes = routes.layer(axum::middleware::from_fn_with_state(again, door));
+        let host = tokio::spawn(async move { axum::serve(listener, routes).await });
+        let from = gateway("a", LinkKeys::new(key(1), None), 1000);
+        let refused = from.send(&Sibling { address, ..peer() }, request()).await.unwrap_err();
+        assert_eq!((refused.status.as_u16(), refused.reason), (503, Reason::Rescheduling));
+        host.abort();
     }
 
     /// A host that takes the request and is gone.

@@ -17,7 +17,7 @@ use super::{
     export::route,
     rest,
     service::{self, Endpoint},
-    state::{Gateway, admit},
+    state::{Gateway, admit, host_and_origin},
 };
 use crate::{
     domain::{identity::SessionKey, reason::Reason},
@@ -28,8 +28,8 @@ use axum::{
     body::Body,
     extract::{Path, Request, State, rejection::PathRejection},
     http::{
-        HeaderMap, HeaderValue, Method,
-        header::{AUTHORIZATION, CONTENT_TYPE},
+        HeaderMap, HeaderValue, Method, Version,
+        header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE},
     },
     middleware::{self, Next},
     response::{IntoResponse, Response},
@@ -56,11 +56,21 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
 }
 
 /// Host and Origin, before anything else is looked at, but for the one route that has its own order.
+/// A gateway that stops sends the clients that it still has to another one, by ending connections.
 async fn guard(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
-    if let Some(tokens) = route::asked(&gateway, request.uri()) {
-        return route::serve(&gateway, &tokens, request).await;
+    let http1 = request.version() < Version::HTTP_2;
+    let mut response = guarded(&gateway, request, next).await;
+    if http1 && gateway.draining.load(Ordering::Acquire) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    if let Err(refused) = server::guard(request.headers(), request.uri(), &gateway.allowed) {
+    response
+}
+
+async fn guarded(gateway: &Gateway, request: Request, next: Next) -> Response {
+    if let Some(tokens) = route::asked(gateway, request.uri()) {
+        return route::serve(gateway, &tokens, request).await;
+    }
+    if let Err(refused) = host_and_origin(gateway, &request) {
         return *refused;
     }
     next.run(request).await

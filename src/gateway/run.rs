@@ -1,5 +1,6 @@
-//! Builds the gateway from its parts, runs it, and stops it in order: take nothing new, let calls
-//! finish, cut the rest, give the Lease back last.
+//! Builds the gateway from its parts, runs it, and stops it in order: take no new call, let those
+//! in flight finish, cut the rest, give the Lease back, and where there are other gateways, take
+//! connections for a moment more.
 
 use super::{
     auth::{ApiReviews, Auth, Times},
@@ -41,7 +42,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{net::TcpListener, sync::watch::Receiver, task::JoinSet};
+use tokio::{net::TcpListener, sync::watch::Receiver, task::JoinSet, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// How long servers that served before a take-over may take to serve again; until then requests of
@@ -49,6 +50,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long calls may linger after they were cut, and connections of clients after the last call.
 const LINGER: Duration = Duration::from_secs(5);
+/// Where there are other gateways: how long one that stops still takes connections, so that those
+/// who do not know yet find one that forwards, or says when to come again.
+const LEAVE: Duration = Duration::from_secs(5);
 
 /// The journal, both sides.
 #[derive(Clone)]
@@ -189,6 +193,9 @@ pub async fn run(
 
     let (stop_serving, stop_host, stop_lease) =
         (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    // what forwarding looks at goes with the listeners
+    let stop_view = CancellationToken::new();
+    let has_others = forward.is_some();
     let holding = hold_lease(
         config.clone(),
         client.clone(),
@@ -218,8 +225,9 @@ pub async fn run(
     let following = config.api_server.clone().follow(client.clone(), stop_host.clone());
     tasks.spawn(named("endpoints of the API server", following));
     let leases = client.clone();
-    tasks.spawn(named("watch", watch::run(client, feed, stop_host.clone())));
-    tasks.spawn(named("host", host.run(stop_host.clone())));
+    tasks.spawn(named("watch", watch::run(client, feed, stop_view.clone())));
+    let mut hosting = JoinSet::new();
+    hosting.spawn(named("host", host.run(stop_host.clone())));
     tasks.spawn(named("link keys", keys.load(cluster, secret, keyed, stop_host.clone())));
     let (sweeping, stopped) = (gateway.clone(), stop_serving.clone());
     tasks.spawn(async move {
@@ -246,7 +254,7 @@ pub async fn run(
         tasks.spawn(named("calls of lost gateways", async move {
             tokio::select! { () = stopped => {}, () = follow => {} }
         }));
-        let watch = peers.watch(leases, namespace, instance, stop_host.clone());
+        let watch = peers.watch(leases, namespace, instance, stop_view.clone());
         tasks.spawn(named("peers", watch));
     }
     let serving = listen::serve(listener, routes, limits, meter, stop_serving.clone());
@@ -255,12 +263,16 @@ pub async fn run(
     let mut result = tokio::select! {
         () = stop.cancelled() => Ok(()),
         Some(ended) = tasks.join_next() => Err(ended_with(ended)),
+        Some(ended) = hosting.join_next() => Err(ended_with(ended)),
         Some(ended) = lease.join_next() => Err(ended_with(ended)),
     };
+    let leave = Instant::now() + if has_others { LEAVE } else { Duration::ZERO };
     tracing::info!(failed = result.is_err(), "draining");
     let _draining = readiness.guard("draining");
     gateway.draining.store(true, Ordering::Release);
-    stop_serving.cancel();
+    if !has_others {
+        stop_serving.cancel();
+    }
     sessions.close_all();
     gateway.store.end_endpoint(export::PATH);
     if tokio::time::timeout(config.grace, calls.finished()).await.is_err() {
@@ -272,6 +284,18 @@ pub async fn run(
     if tokio::time::timeout(LINGER, calls.finished()).await.is_err() {
         tracing::warn!("calls that were cut did not end; the next start ends them on record");
     }
+    if tokio::time::timeout(LINGER, hosting.join_next()).await.is_err() {
+        tracing::warn!("the work on Sessions is cut");
+        hosting.shutdown().await;
+    }
+    // given back when nothing of ours can act any more: others take the Sessions over
+    stop_lease.cancel();
+    while let Some(ended) = lease.join_next().await {
+        result = result.and(flatten(ended).map(drop));
+    }
+    tokio::time::sleep_until(leave).await;
+    stop_serving.cancel();
+    stop_view.cancel();
     gateway.store.settle().await;
     gateway.reviews.close();
     let rest = async {
@@ -283,11 +307,6 @@ pub async fn run(
     if tokio::time::timeout(LINGER, rest).await.is_err() {
         tracing::warn!("some connections of clients did not end");
         tasks.shutdown().await;
-    }
-    // given back when nothing of ours can act any more
-    stop_lease.cancel();
-    while let Some(ended) = lease.join_next().await {
-        result = result.and(flatten(ended).map(drop));
     }
     result
 }

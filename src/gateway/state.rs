@@ -6,16 +6,16 @@ use super::{
     auth::{Auth, Caller, Right, bearer},
     call::Calls,
     export::Export,
-    forward::Forward,
+    forward::{Forward, was_forwarded},
     hosted::Sessions,
     index::{self, SessionView},
 };
 use crate::{
     domain::identity::SessionKey,
     journal::Read,
-    mcp::server::{Allowed, SessionStore},
+    mcp::server::{self, Allowed, SessionStore},
 };
-use axum::http::HeaderMap;
+use axum::{extract::Request, http::HeaderMap, response::Response};
 use std::{
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -48,6 +48,15 @@ pub struct Gateway {
     pub review_every: Duration,
     /// Whether nothing new is taken any more.
     pub draining: AtomicBool,
+}
+
+/// Host and Origin. The gateway that forwarded a request has looked at both, and they may name that
+/// gateway alone.
+pub(super) fn host_and_origin(gateway: &Gateway, request: &Request) -> Result<(), Box<Response>> {
+    if was_forwarded(request) {
+        return Ok(());
+    }
+    server::guard(request.headers(), request.uri(), &gateway.allowed)
 }
 
 /// A caller who may do it, and the Session, which exists.

@@ -6,7 +6,11 @@
 use super::{PATH, SUBJECT, bearer::Tokens, endpoint::ExportEndpoint};
 use crate::{
     domain::reason::Reason,
-    gateway::{answer::HttpRefusal, auth::bearer, state::Gateway},
+    gateway::{
+        answer::HttpRefusal,
+        auth::bearer,
+        state::{Gateway, host_and_origin},
+    },
     mcp::server::{self, SESSION_ID, Scope, Service},
 };
 use axum::{
@@ -33,7 +37,7 @@ pub async fn serve(gateway: &Gateway, tokens: &Tokens, request: Request) -> Resp
         }
         Err(refused) => return refused.into_response(),
     };
-    if let Err(refused) = server::guard(request.headers(), request.uri(), &gateway.allowed) {
+    if let Err(refused) = host_and_origin(gateway, &request) {
         return *refused;
     }
     let id = request.headers().get(SESSION_ID).and_then(|id| id.to_str().ok());
