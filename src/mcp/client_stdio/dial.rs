@@ -25,7 +25,8 @@ fn failed(kind: ConnectionFailure, message: impl Into<String>) -> PeerError {
     PeerError::Connection { sent: Sent::No, kind, message: message.into() }
 }
 
-fn unreachable(message: impl std::fmt::Display) -> PeerError {
+/// The pod does not answer.
+pub fn unreachable(message: impl std::fmt::Display) -> PeerError {
     failed(ConnectionFailure::Unreachable, format!("the Session pod cannot be reached: {message}"))
 }
 

@@ -19,13 +19,18 @@ use super::message::{self, Envelope};
 use super::{calls::Calls, dial, window};
 use crate::mcp::{Answer, ConnectionFailure, PeerError, PeerEvent, RawJson, Sent};
 
-/// How long a broken link is tried again before the server counts as gone.
+/// How long a link that fell silent is tried again before the server counts as gone.
 const REATTACH: Duration = Duration::from_secs(5);
+/// The same where the other side ended it: the pod can be reached then, or has just died. Callers
+/// wait for it.
+const REATTACH_ENDED: Duration = Duration::from_millis(1500);
 
 /// Why reading ended.
 enum End {
     /// The link broke; the server may be well.
     Lost(String),
+    /// Nothing is heard; the server may be well.
+    Silent,
     /// The server is gone, or is another gateway's.
     Final(PeerError),
 }
@@ -43,13 +48,14 @@ pub async fn live(core: Arc<Core>, mut stream: Stream, mut cut: CancellationToke
                 End::Final(gone(ConnectionFailure::Unreachable, "the link was closed".into()))
             }
         };
-        let why = match end {
+        let (why, patience) = match end {
             End::Final(cause) => break cause,
-            End::Lost(why) => why,
+            End::Lost(why) => (why, REATTACH_ENDED),
+            End::Silent => ("nothing was heard for 30 s".to_owned(), REATTACH),
         };
         cut.cancel();
         core.writer.lock().await.sink = None;
-        match attach_again(&core).await {
+        match attach_again(&core, patience).await {
             Ok(next) => (stream, cut) = next,
             Err(PeerError::Connection { kind, message, .. }) => {
                 break gone(kind, format!("the link was lost ({why}); {message}"));
@@ -73,7 +79,7 @@ async fn read(core: &Core, stream: &mut Stream, cut: &CancellationToken) -> End 
         let message = tokio::select! {
             biased;
             message = stream.next() => message,
-            () = cut.cancelled() => return End::Lost("nothing was heard for 30 s".into()),
+            () = cut.cancelled() => return End::Silent,
         };
         core.heard.fetch_add(1, Ordering::Relaxed);
         let end = match message {
@@ -197,13 +203,18 @@ fn too_large(core: &Core, payload: &[u8]) {
     }
 }
 
-/// Attaches under the same epoch and sends again what the shim did not take.
-async fn attach_again(core: &Arc<Core>) -> Result<(Stream, CancellationToken), PeerError> {
-    let deadline = Instant::now() + REATTACH;
+/// Attaches under the same epoch and sends again what the shim did not take. Gives up after
+/// `patience`, whatever an attempt waits for.
+async fn attach_again(
+    core: &Arc<Core>,
+    patience: Duration,
+) -> Result<(Stream, CancellationToken), PeerError> {
+    let deadline = Instant::now() + patience;
     let mut pause = Duration::from_millis(50);
     let (socket, attached) = loop {
         let attempt = tokio::select! {
             attempt = dial::attach(&core.target, &core.key) => attempt,
+            () = tokio::time::sleep_until(deadline) => Err(dial::unreachable("no answer in time")),
             () = core.stop.cancelled() => return Err(core.failure(0)),
         };
         match attempt {

@@ -419,6 +419,19 @@ async fn attach_and_stall(listener: &TcpListener) -> impl Sized {
     socket
 }
 
+/// As when the pod is killed: nobody is at its address any more, not even to refuse.
+#[tokio::test]
+async fn a_pod_that_ends_the_link_and_then_is_silent_is_soon_gone() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut server = Server::start(&[]);
+    server.target.address = listener.local_addr().unwrap();
+    let (peer, link) = tokio::join!(server.peer(), attach_and_stall(&listener));
+    drop(link);
+    let mut closed = peer.closed();
+    let gone = closed.wait_for(Option::is_some);
+    tokio::time::timeout(Duration::from_secs(2), gone).await.expect("soon").unwrap();
+}
+
 #[tokio::test]
 async fn a_link_that_hears_nothing_is_cut_although_a_sender_is_stuck() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
