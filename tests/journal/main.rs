@@ -7,6 +7,7 @@ mod file;
 mod postgres;
 #[path = "../support/postgres.rs"]
 mod server;
+mod tls;
 
 use awaken_operator::{
     domain::record::{Entry, Kind, Outcome, Record},

@@ -4,6 +4,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -18,14 +19,19 @@ use tempfile::TempDir;
 pub struct Server {
     dir: TempDir,
     child: Option<Child>,
+    /// At which port of localhost it speaks TLS. Otherwise it is reached over its socket alone.
+    tls: Option<u16>,
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().unwrap().stdout == b"0\n"
 }
 
 /// Postgres refuses to run as root.
 fn as_its_user(program: PathBuf) -> Command {
-    let id = Command::new("id").arg("-u").output().unwrap().stdout;
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]);
-    if id == b"0\n" {
+    if is_root() {
         command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
     }
     command.arg("--").arg(program);
@@ -43,10 +49,32 @@ fn program(name: &str) -> PathBuf {
 impl Server {
     /// A new server, ready.
     pub fn start() -> Self {
+        let mut server = Self::made();
+        server.again();
+        server
+    }
+
+    /// A new server that speaks TLS as `localhost`: with the certificate that `certify` leaves in
+    /// `server.crt` of the folder it is given, and its key in `server.key`.
+    pub fn start_with_tls(certify: impl FnOnce(&Path)) -> Self {
+        let mut server = Self::made();
+        certify(server.dir.path());
+        let key = server.dir.path().join("server.key");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        if is_root() {
+            let done = Command::new("chown").arg("postgres:").arg(&key).status().unwrap();
+            assert!(done.success());
+        }
+        let free = std::net::TcpListener::bind("localhost:0").unwrap();
+        server.tls = Some(free.local_addr().unwrap().port());
+        drop(free);
+        server.again();
+        server
+    }
+
+    fn made() -> Self {
         let dir = tempfile::Builder::new().prefix("journal-postgres-").tempdir().unwrap();
-        if let Ok(ids) = Command::new("id").arg("-u").output()
-            && ids.stdout == b"0\n"
-        {
+        if is_root() {
             let done = Command::new("chown").arg("postgres:").arg(dir.path()).status().unwrap();
             assert!(done.success());
         }
@@ -54,9 +82,7 @@ impl Server {
         init.args(["--username=journal", "--auth=trust", "--encoding=UTF8", "--no-sync", "-D"]);
         let out = init.arg(dir.path().join("data")).env("LC_ALL", "C").output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        let mut server = Self { dir, child: None };
-        server.again();
-        server
+        Self { dir, child: None, tls: None }
     }
 
     /// Starts it again after [`Self::kill`].
@@ -64,7 +90,20 @@ impl Server {
         let mut command = as_its_user(program("postgres"));
         command.arg("-D").arg(self.dir.path().join("data"));
         command.arg("-k").arg(self.dir.path());
-        command.args(["-h", "", "-c", "max_connections=200", "-c", "restart_after_crash=on"]);
+        command.args(["-c", "max_connections=200", "-c", "restart_after_crash=on"]);
+        match self.tls {
+            None => command.args(["-h", ""]),
+            Some(port) => {
+                command.args(["-h", "localhost", "-p", &port.to_string(), "-c", "ssl=on"]);
+                for (setting, file) in
+                    [("ssl_cert_file", "server.crt"), ("ssl_key_file", "server.key")]
+                {
+                    let file = self.dir.path().join(file);
+                    command.args(["-c", &format!("{setting}={}", file.display())]);
+                }
+                &mut command
+            }
+        };
         command.stderr(Stdio::piped());
         let (ready, is_ready) = mpsc::channel();
         // The signal for the end of a parent comes when its thread ends: this one never does.
@@ -120,6 +159,15 @@ impl Server {
         format!("host={} user=journal dbname={name} sslmode=disable", self.dir.path().display())
     }
 
+    /// The URL of such a database over TLS, with the server under this name.
+    pub fn database_at(&self, host: &str) -> String {
+        let port = self.tls.expect("started with TLS");
+        let url = self.database();
+        let rest = url.split_once(' ').expect("a host and more").1;
+        let rest = rest.replace("sslmode=disable", "sslmode=require");
+        format!("host={host} port={port} {rest}")
+    }
+
     /// Its socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join(".s.PGSQL.5432")
@@ -140,6 +188,7 @@ impl Server {
             "-d",
             database,
         ]);
+        psql.args(self.tls.map(|port| format!("-p{port}")));
         let out = psql.arg("-h").arg(self.dir.path()).args(["-c", statement]).output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         String::from_utf8(out.stdout).unwrap().trim().to_owned()
