@@ -30,3 +30,12 @@ install_for_tests() {
   done
   install_chart "$1" --values tests/e2e/values.yaml
 }
+
+# install_fleet IMAGE: the same release with two gateways, its journal in a Postgres of the tests' own.
+install_fleet() {
+  images/build postgres | xargs tests/cluster/cluster import
+  kubectl create namespace awaken-system --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+  kubectl -n awaken-system apply -f tests/fleet/postgres.yaml >/dev/null
+  kubectl -n awaken-system rollout status deployment/awaken-postgres --timeout 60s
+  install_chart "$1" --values tests/fleet/values.yaml
+}
