@@ -78,9 +78,10 @@ pub struct Process {
     #[arg(long, env = "AWAKEN_INSTANCE", default_value = "awaken")]
     pub instance: String,
     /// An address of the API server, which no target may be. May be repeated. Those behind its
-    /// Service are read from the EndpointSlices of default/kubernetes.
+    /// Service are read from the EndpointSlices of default/kubernetes. A name, as some platforms put
+    /// into the variable, adds none.
     #[arg(long, env = "KUBERNETES_SERVICE_HOST", value_delimiter = ',', value_name = "IP")]
-    pub api_server: Vec<IpAddr>,
+    pub api_server: Vec<String>,
     /// A Secret without the annotation awaken.dev/allowed-targets goes to no server.
     #[arg(long)]
     pub require_allowed_targets: bool,
@@ -113,10 +114,10 @@ pub struct OperatorFlags {
     /// A namespace whose Agents may export tools; * is every namespace. May be repeated.
     #[arg(long = "export-namespace", value_name = "NAMESPACE")]
     pub export_namespaces: Vec<String>,
-    /// Name of the Secret with the bearer of /v1/mcp, in the namespace of the installation: it goes
-    /// to no server.
-    #[arg(long = "mcp-bearer-secret", value_name = "NAME")]
-    pub bearer_secret: Option<String>,
+    /// Name of a Secret in the namespace of the installation that goes to no server, beside the
+    /// operator's own keys. May be repeated.
+    #[arg(long = "reserved-secret", value_name = "NAME")]
+    pub reserved_secrets: Vec<String>,
 }
 
 /// Flags of `awaken gateway`.
@@ -267,6 +268,11 @@ pub enum JournalDurability {
     Relaxed,
 }
 
+/// Those that are addresses.
+fn addresses(all: &[String]) -> impl Iterator<Item = IpAddr> {
+    all.iter().filter_map(|text| text.trim().parse().ok())
+}
+
 impl OperatorFlags {
     /// The settings of this start of the operator.
     pub fn config(self, incarnation: String) -> controller::Config {
@@ -285,9 +291,9 @@ impl OperatorFlags {
             workers: self.workers,
             export_namespaces: Namespaces::new(self.export_namespaces),
             rules: Rules {
-                reserved_secrets: self.bearer_secret.into_iter().collect(),
+                reserved_secrets: self.reserved_secrets,
                 require_allowed_targets: self.process.require_allowed_targets,
-                api_server: ApiServer::new(self.process.api_server),
+                api_server: ApiServer::new(addresses(&self.process.api_server)),
             },
         }
     }
@@ -313,7 +319,7 @@ impl GatewayFlags {
         let namespace = self.process.namespace.clone();
         gateway::Config {
             mcp: self.mcp.config(namespace),
-            api_server: ApiServer::new(self.process.api_server),
+            api_server: ApiServer::new(addresses(&self.process.api_server)),
             require_allowed_targets: self.process.require_allowed_targets,
             service_addresses: self.service_addresses,
             listen: self.listen,

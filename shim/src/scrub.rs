@@ -81,13 +81,14 @@ impl Scrubber {
     }
 }
 
-/// How a value is written where it is not written plainly: as base64, also inside of a longer text
-/// in base64, as hex, and as in a URL. The gateway's redaction knows the same.
+/// How a value is written where it is not written plainly: escaped in JSON, as base64, also inside
+/// of a longer text in base64, as hex, and as in a URL. The gateway's redaction knows the same.
 fn encoded(value: &[u8]) -> Vec<String> {
     if value.len() < SHORTEST {
         return vec![];
     }
     let mut forms = vec![];
+    forms.extend(std::str::from_utf8(value).ok().map(json_escaped));
     for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
         // It begins at any of three places of a group; what it shares with neighbours is not known.
         for before in 0..3 {
@@ -112,6 +113,25 @@ fn encoded(value: &[u8]) -> Vec<String> {
         }
     }
     forms
+}
+
+/// As it stands between the quotes of a JSON string.
+fn json_escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            c if u32::from(c) < 0x20 => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 /// How many bytes at the end of the text are the beginning of the value.
@@ -189,6 +209,16 @@ mod tests {
     fn hex_and_url_encoding_are_hidden(#[case] text: &str, #[case] expected: &str) {
         let scrubber = Scrubber::new([("TOKEN".to_owned(), "hunter2/".to_owned())], &[]);
         assert_eq!(scrubber.clean(text.as_bytes(), false, 200), expected);
+    }
+
+    #[rstest]
+    #[case("pass\"wo\\rd", r#"{"m":"it is pass\"wo\\rd."}"#)]
+    #[case("two\nlines", r#"{"m":"it is two\nlines."}"#)]
+    #[case("bell\u{7}rings", r#"{"m":"it is bell\u0007rings."}"#)]
+    fn what_is_escaped_in_json_is_hidden(#[case] value: &str, #[case] line: &str) {
+        let scrubber = Scrubber::new([("TOKEN".to_owned(), value.to_owned())], &[]);
+        let clean = scrubber.clean(line.as_bytes(), false, 200);
+        assert_eq!(clean, r#"{"m":"it is [redacted]."}"#);
     }
 
     #[rstest]

@@ -208,7 +208,7 @@ pub async fn run(
     let mut rules = config.rules.clone();
     rules.reserved_secrets.extend([keys::LINK_KEYS, keys::SOURCE_KEY].map(str::to_owned));
     let api_server = rules.api_server.clone();
-    let following = api_server.clone().follow(client.clone(), stop.clone());
+    let following = api_server.clone().follow(client.clone(), false, stop.clone());
     tasks.spawn(async move {
         following.await;
         ControllerError::Ended("the reader of the API server's endpoints")

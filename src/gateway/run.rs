@@ -116,7 +116,7 @@ pub async fn run(
     let incarnation = uuid::Uuid::new_v4().to_string();
     tracing::info!(%address, incarnation, gateway = config.pod_name, "starting");
 
-    config.api_server.read(&client).await;
+    let endpoints = config.api_server.read(&client).await;
     let metrics = GatewayMetrics::new(metrics);
     let clock = Arc::new(SystemClock);
     let index = Index::new(config.mcp.export_namespaces.clone());
@@ -222,7 +222,7 @@ pub async fn run(
         let exports = async move { set.watch(export_changes, stop).await };
         tasks.spawn(named("exports", exports));
     }
-    let following = config.api_server.clone().follow(client.clone(), stop_host.clone());
+    let following = config.api_server.clone().follow(client.clone(), endpoints, stop_host.clone());
     tasks.spawn(named("endpoints of the API server", following));
     let leases = client.clone();
     tasks.spawn(named("watch", watch::run(client, feed, stop_view.clone())));

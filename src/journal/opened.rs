@@ -7,6 +7,7 @@ use super::{
 };
 use crate::process::metrics::Metrics;
 use std::{path::Path, sync::Arc, time::Duration};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// The wait between two looks at a file that another process has.
@@ -48,14 +49,13 @@ impl Journal {
         patience: Duration,
         metrics: &Metrics,
     ) -> Result<Self, OpenError> {
-        let mut tried = 0;
+        let (begin, mut told) = (Instant::now(), false);
         loop {
             match Sqlite::open(path, durability, metrics) {
-                Err(problem @ sqlite::OpenError::Locked { .. }) if AGAIN * tried < patience => {
-                    if tried == 0 {
+                Err(problem @ sqlite::OpenError::Locked { .. }) if begin.elapsed() < patience => {
+                    if !std::mem::replace(&mut told, true) {
                         tracing::info!(%problem, "waiting for it");
                     }
-                    tried += 1;
                     tokio::time::sleep(AGAIN).await;
                 }
                 other => return Ok(Self::File(other?)),
@@ -72,14 +72,13 @@ impl Journal {
         patience: Duration,
         metrics: &Metrics,
     ) -> Result<Self, OpenError> {
-        let mut tried = 0;
+        let (begin, mut told) = (Instant::now(), false);
         loop {
             match Postgres::open(database.clone(), metrics).await {
-                Err(problem @ postgres::OpenError::Connect(_)) if AGAIN * tried < patience => {
-                    if tried == 0 {
+                Err(problem @ postgres::OpenError::Connect(_)) if begin.elapsed() < patience => {
+                    if !std::mem::replace(&mut told, true) {
                         tracing::warn!(%problem, "trying again");
                     }
-                    tried += 1;
                     tokio::time::sleep(AGAIN).await;
                 }
                 other => return Ok(Self::Database(other?)),

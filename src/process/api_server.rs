@@ -57,9 +57,9 @@ impl ApiServer {
         false
     }
 
-    /// Reads again and again until `stop`.
-    pub async fn follow(self, client: Client, stop: CancellationToken) {
-        let mut pause = EVERY;
+    /// Reads again and again until `stop`; soon if what was read `before` could not be.
+    pub async fn follow(self, client: Client, before: bool, stop: CancellationToken) {
+        let mut pause = if before { EVERY } else { AGAIN };
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,

@@ -2,7 +2,7 @@
 //! are not the writer's.
 
 use super::{
-    connect::{Database, STATEMENT, within},
+    connect::{Database, STATEMENT, describe},
     statements::{CHAIN, CHAINS, OPEN, PAGE},
 };
 use crate::{
@@ -14,10 +14,12 @@ use crate::{
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
-use tokio_postgres::{Client, Row, types::ToSql};
+use tokio_postgres::{Client, Row, error::SqlState, types::ToSql};
 
 /// How many reads run at the same time.
 const READERS: usize = 4;
+/// How many connections in a row may end under one statement.
+const AGAIN: usize = 5;
 
 pub(in crate::journal) struct Reader {
     database: Database,
@@ -45,27 +47,32 @@ impl Reader {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One statement. A connection that was idle may be gone: then a new one is tried.
+    /// One statement. A connection that ends meanwhile is replaced, some times: a read changes
+    /// nothing.
     async fn query(
         &self,
         statement: &str,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, ReadError> {
         let _permit = self.permits.acquire().await.map_err(|e| unavailable(e.to_string()))?;
+        let mut left = AGAIN;
         loop {
             let kept = self.idle().pop();
-            let was_idle = kept.is_some();
             let client = match kept {
                 Some(client) => client,
                 None => self.database.connect().await.map_err(|e| unavailable(e.to_string()))?,
             };
-            match within(STATEMENT, client.query(statement, values)).await {
-                Ok(rows) => {
+            match tokio::time::timeout(STATEMENT, client.query(statement, values)).await {
+                Ok(Ok(rows)) => {
                     self.idle().push(client);
                     return Ok(rows);
                 }
-                Err(_) if was_idle && client.is_closed() => {}
-                Err(problem) => return Err(unavailable(problem)),
+                Ok(Err(error)) if left > 0 && has_ended(&error) => left -= 1,
+                Ok(Err(error)) => return Err(unavailable(describe(&error))),
+                Err(_) => {
+                    let limit = STATEMENT.as_secs();
+                    return Err(unavailable(format!("no answer within {limit} s")));
+                }
             }
         }
     }
@@ -142,6 +149,15 @@ impl Reader {
             return Err(ReadError::Corrupt { chain, seq, problem: problem.into() }.into());
         }
         Ok(head)
+    }
+}
+
+/// Whether the connection ended, by the server's word or without one.
+fn has_ended(error: &tokio_postgres::Error) -> bool {
+    let shutdown = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN];
+    error.is_closed() || error.code().is_some_and(|code| shutdown.contains(code)) || {
+        let source = std::error::Error::source(error);
+        source.is_some_and(|source| source.is::<std::io::Error>())
     }
 }
 

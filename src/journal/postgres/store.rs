@@ -240,6 +240,7 @@ impl Store {
         let mut moves: HashMap<&Chain, Move> = HashMap::new();
         let (mut rows, mut met) = (Rows::default(), HashSet::new());
         let mut taken: Vec<(usize, &Chain, Position)> = vec![];
+        let mut refused: Vec<(usize, &Chain, AppendError)> = vec![];
         pending.retain_mut(|p| {
             let request = &batch[p.index];
             let chain = request.chain();
@@ -256,15 +257,17 @@ impl Store {
                     true
                 }
                 Err(rule) => {
-                    answers[p.index] = Some(Err(rule));
-                    false
+                    // it may rest on a record of this batch: told once that is durable
+                    refused.push((p.index, chain, rule));
+                    true
                 }
             }
         });
-        if moves.is_empty() {
-            return Ok(());
-        }
-        let moved = match self.send(&moves, &rows).await {
+        let sent = match moves.is_empty() {
+            true => Ok(HashSet::new()),
+            false => self.send(&moves, &rows).await,
+        };
+        let moved = match sent {
             Ok(moved) => moved,
             Err(Refused::Call) => {
                 self.doubtful = true;
@@ -281,6 +284,12 @@ impl Store {
             } else {
                 // another writer was there first
                 self.known.remove(chain);
+            }
+        }
+        for (index, chain, rule) in refused {
+            if moves.get(chain).is_none_or(|m| moved.contains(&m.id)) {
+                answers[index] = Some(Err(rule));
+                done.insert(index);
             }
         }
         pending.retain(|p| !done.contains(&p.index));

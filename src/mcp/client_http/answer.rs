@@ -18,6 +18,13 @@ const SHORT: usize = 64 << 10;
 /// How long such a body may take, and a stream to end after its answer.
 const AFTERWARDS: Duration = Duration::from_secs(1);
 
+/// What a refusal says, as far as it is short and comes at once; otherwise nothing.
+pub(super) async fn short_body(response: Response<Incoming>) -> Bytes {
+    let read = body::read(response.into_body(), SHORT, 0, AFTERWARDS);
+    let read = tokio::time::timeout(AFTERWARDS, read).await;
+    read.ok().and_then(Result::ok).unwrap_or_default()
+}
+
 /// Reads the answer to one request.
 pub(super) struct Reading<'a> {
     pub peer: &'a Arc<Inner>,
@@ -109,7 +116,7 @@ impl Reading<'_> {
     async fn refused(&self, response: Response<Incoming>) -> Result<Answer, PeerError> {
         let status = response.status();
         let json = matches!(kind(response.headers()), Kind::Json);
-        let body = self.short_body(response).await;
+        let body = short_body(response).await;
         let theirs = matches!(status.as_u16(), 401 | 403 | 404 | 429 | 300..=399 | 500..=599);
         if json
             && !theirs
@@ -128,14 +135,8 @@ impl Reading<'_> {
         if status == StatusCode::ACCEPTED {
             return Ok(());
         }
-        let body = self.short_body(response).await;
+        let body = short_body(response).await;
         if status.is_success() { Ok(()) } else { Err(self.classify(status, &body)) }
-    }
-
-    async fn short_body(&self, response: Response<Incoming>) -> Bytes {
-        let read = body::read(response.into_body(), SHORT, 0, AFTERWARDS);
-        let read = tokio::time::timeout(AFTERWARDS, read).await;
-        read.ok().and_then(Result::ok).unwrap_or_default()
     }
 
     fn classify(&self, status: StatusCode, body: &[u8]) -> PeerError {

@@ -3,7 +3,7 @@
 
 use super::{
     Inner, Link,
-    answer::{Kind, kind},
+    answer::{Kind, kind, short_body},
     connect::failure,
     is_session_lost, sse,
 };
@@ -106,8 +106,7 @@ async fn listen(peer: &Arc<Inner>, link: &Arc<Link>) -> Seen {
         }
         (StatusCode::NOT_FOUND, _) if link.session().is_some() => Seen::SessionLost,
         (StatusCode::BAD_REQUEST, _) if link.session().is_some() => {
-            let body = response.into_body().collect().await.map(|b| b.to_bytes());
-            match is_session_lost(StatusCode::BAD_REQUEST, true, &body.unwrap_or_default()) {
+            match is_session_lost(StatusCode::BAD_REQUEST, true, &short_body(response).await) {
                 true => Seen::SessionLost,
                 false => Seen::NoStream,
             }
