@@ -165,6 +165,13 @@ pub async fn until_proven(
     let mut before: Option<Failure> = None;
     loop {
         let spent = begun.elapsed();
+        // a pause may overshoot
+        if let (Some(before), Some(patience)) = (&before, patience)
+            && spent >= patience
+        {
+            failed(before.clone(), true);
+            return None;
+        }
         let left = [tell, patience].into_iter().flatten().map(|limit| limit.saturating_sub(spent));
         let limit = left.filter(|left| !left.is_zero()).fold(whole, Duration::min);
         let attempt = realizer.realize(session, generation, events.clone(), limit);
