@@ -211,10 +211,18 @@ impl Calls {
             Ok(intended) => intended,
             Err(error) => return Reply::Refused(refusal::not_recorded(&error)),
         };
-        let making = AssertUnwindSafe(errand.make()).catch_unwind();
-        let ending = making.await.unwrap_or_else(|_| Ending::panicked());
-        let ending = if errand.abandoned() { ending.without_caller() } else { ending };
-        let entry = entry::outcome(errand, id, self.clock.now(), &ending);
+        // the record of what a server said is built of its words: inside the guard too
+        let making = AssertUnwindSafe(async {
+            let ending = errand.make().await;
+            let ending = if errand.abandoned() { ending.without_caller() } else { ending };
+            let entry = entry::outcome(errand, id.clone(), self.clock.now(), &ending);
+            (ending, entry)
+        });
+        let (ending, entry) = making.catch_unwind().await.unwrap_or_else(|_| {
+            let ending = Ending::panicked();
+            let entry = entry::outcome(errand, id.clone(), self.clock.now(), &ending);
+            (ending, entry)
+        });
         self.count(ending.outcome);
         intended
             .answer(self.record(place, entry).await, ending.reply)
