@@ -16,7 +16,8 @@ load_images() {
 install_chart() {
   local image=$1
   shift
-  echo "$ helm upgrade --install awaken charts/awaken-operator --namespace awaken-system --create-namespace"
+  echo "$ helm upgrade --install awaken charts/awaken-operator --namespace awaken-system --create-namespace" \
+    "--set image.repository=${image%:*},image.tag=${image##*:}" "$@"
   helm upgrade --install awaken charts/awaken-operator --namespace awaken-system --create-namespace \
     --set "image.repository=${image%:*},image.tag=${image##*:}" --wait --timeout 2m "$@" >/dev/null
   kubectl -n awaken-system get deployments

@@ -312,10 +312,9 @@ async fn the_inspector_attaches_a_server_and_uses_it() {
     assert_eq!(deleted.status, 0, "{deleted:?}");
     let (names, _) = list().await;
     assert_eq!(names, whole(&[]));
-    let used = used.borrow();
-    let missing: Vec<_> = MANAGEMENT_TOOLS.iter().filter(|t| !used.contains(**t)).collect();
+    let missing: Vec<_> =
+        MANAGEMENT_TOOLS.iter().filter(|t| !used.borrow().contains(**t)).collect();
     assert!(missing.is_empty(), "each tool is used, but {missing:?}");
-    drop(used);
     team.emptied().await;
 }
 

@@ -20,10 +20,7 @@ mod outages;
 mod support;
 
 use fleet::Fleet;
-use std::{
-    env,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::env;
 use tokio::time::Instant;
 
 /// The choices of a run.
@@ -32,8 +29,7 @@ struct Chance(u64);
 impl Chance {
     fn new() -> Self {
         let given = env::var("AWAKEN_FLEET_SEED").ok().and_then(|v| v.parse().ok());
-        let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
-        let seed = given.unwrap_or_else(now);
+        let seed = given.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0);
         println!("AWAKEN_FLEET_SEED={seed}");
         Self(seed)
     }
