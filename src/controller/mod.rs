@@ -22,6 +22,7 @@ pub mod hosts;
 pub mod keys;
 pub mod latest;
 pub mod launch;
+pub mod leaving;
 pub mod metrics;
 pub mod plan;
 pub mod pods;

@@ -11,7 +11,7 @@ use super::{
     apply::ApplyError,
     attachment::{self, Health, View, health},
     build::session::{Ownership, ownership},
-    exports,
+    exports, leaving,
     plan::{Judged, Plan, plan},
     refs::named,
     scrub,
@@ -183,6 +183,8 @@ pub async fn project(
         }
         write_attachment(ctx, &told, &old, &new).await?;
     }
+    let entries: Vec<_> = facets.iter().flat_map(|facet| &facet.entries).collect();
+    leaving::tell(ctx, &seen.leaving, &entries, seen.now).await?;
     let Some(agent) = &seen.agent else { return Ok(()) };
     let accepted = match agent::dangling(&first.plan) {
         Some(problem) => Err(problem),

@@ -8,7 +8,7 @@ use super::{
     latest::LatestAll,
     refs::{self, named},
     secrets::{Known, SecretState, Values},
-    seen::{Rules, Seen},
+    seen::{Leaving, Rules, Seen},
     stores::Stores,
     unreadable::Unreadable,
 };
@@ -153,20 +153,23 @@ impl Resolve {
         let readable = |a: &McpAttachment| {
             !a.metadata.uid.as_ref().is_some_and(|uid| unreadable.contains(uid))
         };
-        let attachments: Vec<_> = self
+        let attachments = self
             .stores
             .attachments
             .state_filter(|a| refs::of_attachment(a) == agent_key)
             .into_iter()
-            .filter(|a| a.metadata.deletion_timestamp.is_none() && readable(a))
-            .filter_map(|a| self.latest.attachments.pick(&named(&*a), Some(a)))
-            .collect();
+            .filter(|a| readable(a))
+            .filter_map(|a| self.latest.attachments.pick(&named(&*a), Some(a)));
+        let (attachments, going): (Vec<_>, Vec<_>) = attachments.partition(|a| stays(&**a));
         let (pods, policy) = match session.as_deref().and_then(|s| s.metadata.uid.as_deref()) {
             Some(uid) => (self.pods(uid), self.policy(uid)),
             None => (vec![], None),
         };
         let secrets = self.secrets(&key.namespace, &attachments).await?;
-        let agent = agent.filter(|a| a.metadata.deletion_timestamp.is_none());
+        let (agent, ending) = match agent {
+            Some(agent) if !stays(&*agent) => (None, Some(agent)),
+            agent => (agent, None),
+        };
         let exports = agent.as_deref().map(|a| self.exports(a)).unwrap_or_default();
         Ok(Seen {
             key: key.clone(),
@@ -175,6 +178,7 @@ impl Resolve {
             exports,
             session,
             attachments,
+            leaving: Leaving { agent: ending, attachments: going },
             unreadable,
             secrets,
             pods,

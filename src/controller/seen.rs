@@ -23,6 +23,8 @@ pub struct Seen {
     pub session: Option<Arc<Session>>,
     /// The attachments that name the Agent and are not being deleted.
     pub attachments: Vec<Arc<McpAttachment>>,
+    /// What is being deleted and held by somebody's finalizer.
+    pub leaving: Leaving,
     /// UIDs of attachments that are there but cannot be read.
     pub unreadable: Vec<String>,
     /// Every Secret that the attachments name.
@@ -37,6 +39,15 @@ pub struct Seen {
     pub gateways: Vec<Gateway>,
     /// What the installation lets nobody do.
     pub rules: Rules,
+}
+
+/// What is being deleted and is still there, since finalizers of others hold it.
+#[derive(Clone, Debug, Default)]
+pub struct Leaving {
+    /// The Agent of that name.
+    pub agent: Option<Arc<Agent>>,
+    /// Attachments that name it.
+    pub attachments: Vec<Arc<McpAttachment>>,
 }
 
 /// What the installation lets nobody do.

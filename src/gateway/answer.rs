@@ -14,7 +14,7 @@ use serde_json::json;
 
 /// When a caller may come again to what passes by itself, in seconds: `Retry-After`, and
 /// `data.retryAfter` of JSON-RPC errors.
-pub const RETRY_SECONDS: u16 = 1;
+pub const RETRY_SECONDS: u32 = 1;
 
 /// A refused HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -68,11 +68,18 @@ pub struct Refusal {
     pub reason: Reason,
     /// Why, for people.
     pub message: String,
+    /// After how many seconds it may have passed, where it passes by itself.
+    pub retry_after: Option<u32>,
 }
 
 impl Refusal {
     fn new(code: i64, reason: Reason, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into() }
+        Self { code, reason, message: message.into(), retry_after: None }
+    }
+
+    /// May have passed after so many seconds.
+    fn again(self, seconds: u32) -> Self {
+        Self { retry_after: Some(seconds), ..self }
     }
 }
 

@@ -117,9 +117,9 @@ impl Catalog {
         coming::expected(&self.coming, &self.policies, server, name)
     }
 
-    /// Whether the server of an attachment is not in service yet or again, and comes.
-    pub fn awaits(&self, attachment: &str) -> bool {
-        self.coming.iter().any(|coming| coming.attachment == attachment)
+    /// The server of an attachment, if it is not in service yet or again, and comes.
+    pub fn awaited(&self, attachment: &str) -> Option<&Coming> {
+        self.coming.iter().find(|coming| coming.attachment == attachment)
     }
 
     /// The server of an attachment, if it is in service.

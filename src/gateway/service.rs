@@ -127,11 +127,12 @@ pub(super) fn answer(reply: Reply) -> Answer {
     match reply {
         Reply::Result(result) => Answer::Result(result),
         Reply::Error(error) => Answer::Error(error),
-        Reply::Refused(Refusal { code, reason, message }) => {
+        Reply::Refused(Refusal { code, reason, message, retry_after }) => {
             let error = RpcError::because(reason, code, message);
-            // passes by itself: when to come again
-            let passes = matches!(reason, Reason::Rescheduling | Reason::NotServing);
-            let error = if passes { error.with("retryAfter", RETRY_SECONDS) } else { error };
+            let error = match retry_after {
+                Some(seconds) => error.with("retryAfter", seconds),
+                None => error,
+            };
             Answer::Error(error.to_json())
         }
     }

@@ -127,7 +127,7 @@ async fn what_is_not_in_service_says_so_and_is_on_record_here() {
     world.place(1, &[]);
     until("the attachment to be forgotten", || {
         let hosted = world.sessions.get(&key())?;
-        (!hosted.catalogs.load().awaits("files")).then_some(())
+        hosted.catalogs.load().awaited("files").is_none().then_some(())
     })
     .await;
     let refused = call(&world, &session, "x", json!({})).await;

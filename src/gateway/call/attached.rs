@@ -4,6 +4,7 @@
 use super::{Calls, Errand, Ground, Question, Reply, outcome::Ending, params, refusal::Refused};
 use crate::{
     domain::{
+        Clock,
         gate::{self, Permit},
         lifecycle::hosting::NoPlace,
         record::{Entry, Kind},
@@ -74,7 +75,7 @@ struct Attached<'a> {
 
 impl Calls {
     pub(super) async fn attached(&self, call: &Call) -> Reply {
-        match admit(call) {
+        match admit(call, &*self.clock) {
             Ok((errand, question)) => self.carry_out(&errand, question).await,
             Err(refused) => {
                 let ground = Ground::Session(&call.hosted);
@@ -89,12 +90,15 @@ impl Calls {
 }
 
 /// Every check, none of which waits.
-fn admit(call: &Call) -> Result<(Attached<'_>, Question), Refused> {
+fn admit<'a>(
+    call: &'a Call,
+    clock: &dyn Clock,
+) -> Result<(Attached<'a>, Question), Refused> {
     // a draining generation left the catalog before it began to refuse: look again
     for _ in 0..3 {
         let catalog: Arc<Catalog> = call.hosted.catalogs.load();
         let Some(found) = catalog.find(call.server.as_deref(), &call.tool) else {
-            return Err(nothing(call, &catalog));
+            return Err(nothing(call, &catalog, clock));
         };
         let permit = gate::pass(found.server.policy.as_deref(), &found.tool.name)
             .map_err(|rule| Refused::denied(call.shown(), Some(&found), rule))?;
@@ -118,12 +122,12 @@ fn admit(call: &Call) -> Result<(Attached<'_>, Question), Refused> {
 
 /// A name that leads to nothing is unknown, unless it is one of a server that comes and the policy
 /// as it is now lets its call pass.
-fn nothing(call: &Call, catalog: &Catalog) -> Refused {
+fn nothing(call: &Call, catalog: &Catalog, clock: &dyn Clock) -> Refused {
     let Some(expected) = catalog.expected(call.server.as_deref(), &call.tool) else {
         return Refused::unknown(call.shown());
     };
     match gate::pass(expected.policy, expected.tool) {
-        Ok(_) => Refused::coming(&expected, call.shown()),
+        Ok(_) => Refused::coming(&expected, call.shown(), clock.now()),
         Err(rule) => Refused::denied(call.shown(), None, rule),
     }
 }

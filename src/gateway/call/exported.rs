@@ -83,7 +83,10 @@ impl Calls {
                 Ok((errand, question)) => return self.carry_out(&errand, question).await,
                 Err(refused) => refused,
             },
-            Found::Away(reason) => Refused::new(refusal::away(reason, &call.tool)),
+            Found::Coming(next) => {
+                Refused::new(refusal::away(next, &call.tool, self.clock.now()))
+            }
+            Found::Away => Refused::out_of_service(&call.tool),
             // on record it makes a difference whether the installation has such a tool
             Found::Nothing if MANAGEMENT_TOOLS.contains(&&*call.tool) => {
                 Refused::denied(&call.tool, None, "exports".to_owned())

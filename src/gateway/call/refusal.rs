@@ -1,10 +1,14 @@
 //! Calls that do not pass, and calls whose record was not taken: what the record says, and what
 //! the caller is told. Pure.
 
+use jiff::Timestamp;
 use super::{INTERNAL, INVALID_PARAMS, Refusal};
 use crate::{
     domain::{canonical::JsonProblem, reason::Reason, redact::Redactor},
-    gateway::catalog::{Expected, Found},
+    gateway::{
+        answer::RETRY_SECONDS,
+        catalog::{Expected, Found},
+    },
     journal::AppendError,
 };
 
@@ -55,16 +59,26 @@ impl Refused {
     }
 
     /// Its server is not in service yet, or again, and comes.
-    pub fn coming(expected: &Expected<'_>, shown: &str) -> Self {
+    pub fn coming(expected: &Expected<'_>, shown: &str, now: Timestamp) -> Self {
         let coming = expected.coming;
         let server = Some((coming.attachment.clone(), coming.generation));
-        Self { server, ..Self::new(away(Reason::Rescheduling, shown)) }
+        Self { server, ..Self::new(away(coming.next_try, shown, now)) }
+    }
+
+    /// Its server is not in service, and nothing is under way that would bring it there.
+    pub fn out_of_service(shown: &str) -> Self {
+        let message = format!(
+            "{}: its server is not in service, and does not come by itself; the McpAttachment tells \
+             why",
+            short(shown)
+        );
+        Self::new(Refusal::new(INTERNAL, Reason::NotServing, message))
     }
 
     /// Its generation takes no call and has no successor here.
     pub fn leaving(session: &str) -> Self {
         let message = format!("{session} is not served here any more");
-        Self::new(Refusal::new(INTERNAL, Reason::NotServing, message))
+        Self::new(Refusal::new(INTERNAL, Reason::NotServing, message).again(RETRY_SECONDS))
     }
 
     /// As many calls of its server as allowed are in flight.
@@ -89,10 +103,15 @@ impl Refused {
     }
 }
 
-/// Its server is not in service at the moment.
-pub fn away(reason: Reason, tool: &str) -> Refusal {
-    let message = format!("{}: its server is not in service at the moment", short(tool));
-    Refusal::new(INTERNAL, reason, message)
+/// Its server is not in service at the moment, and comes; after a failure not before `next_try`.
+pub fn away(next_try: Option<Timestamp>, tool: &str, now: Timestamp) -> Refusal {
+    let wait = next_try.map_or(0, |at| at.as_second().saturating_sub(now.as_second()));
+    let seconds = u32::try_from(wait).unwrap_or(0).max(RETRY_SECONDS);
+    let mut message = format!("{}: its server is not in service at the moment", short(tool));
+    if seconds > RETRY_SECONDS {
+        message += &format!("; it failed, and the next try is in {seconds} s");
+    }
+    Refusal::new(INTERNAL, Reason::Rescheduling, message).again(seconds)
 }
 
 fn too_many(limit: i64) -> Refusal {
@@ -124,7 +143,8 @@ pub fn not_recorded(error: &AppendError) -> Refusal {
             INTERNAL,
             Reason::NotServing,
             "another gateway serves the Session now; nothing was sent",
-        ),
+        )
+        .again(RETRY_SECONDS),
         _ => Refusal::new(
             INTERNAL,
             Reason::JournalUnavailable,

@@ -9,6 +9,7 @@ use crate::domain::{
     gate::ToolSet,
     identity::{tool_id, tool_id_start},
 };
+use jiff::Timestamp;
 use std::sync::Arc;
 
 /// A server that comes, or comes again.
@@ -20,6 +21,8 @@ pub struct Coming {
     pub server: String,
     /// Its newest generation.
     pub generation: i64,
+    /// When its successor may be asked for, if it failed or was lost.
+    pub next_try: Option<Timestamp>,
     /// What it listed when it was last here.
     pub surface: Option<Arc<Surface>>,
 }
@@ -32,8 +35,8 @@ impl Coming {
             (one, two) => one.is_none() && two.is_none(),
         };
         surface
-            && (&self.attachment, &self.server, self.generation)
-                == (&other.attachment, &other.server, other.generation)
+            && (&self.attachment, &self.server, self.generation, self.next_try)
+                == (&other.attachment, &other.server, other.generation, other.next_try)
     }
 }
 
@@ -104,7 +107,7 @@ mod tests {
 
     fn coming() -> [Coming; 1] {
         let (attachment, server) = ("files".to_owned(), "fs".to_owned());
-        [Coming { attachment, server, generation: 4, surface: None }]
+        [Coming { attachment, server, generation: 4, next_try: None, surface: None }]
     }
 
     #[rstest]

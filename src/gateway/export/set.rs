@@ -10,7 +10,6 @@ use crate::{
         canonical,
         gate::{self, Permit},
         identity::SessionKey,
-        reason::Reason,
     },
     gateway::{
         catalog::Catalog,
@@ -21,6 +20,7 @@ use crate::{
     mcp::{RawJson, server::ToolList},
 };
 use arc_swap::ArcSwapOption;
+use jiff::Timestamp;
 use futures::future::{BoxFuture, FutureExt as _, select_all};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -72,8 +72,10 @@ pub enum Found {
         /// The server's own name of the tool.
         tool: String,
     },
-    /// A tool of an Agent that is not in service at the moment.
-    Away(Reason),
+    /// A tool of an Agent whose server comes; after a failure not before that time.
+    Coming(Option<Timestamp>),
+    /// A tool of an Agent whose server is not in service and does not come by itself.
+    Away,
     /// Nothing.
     Nothing,
 }
@@ -120,23 +122,23 @@ impl ExportSet {
         let Some(exported) = snapshot.exports().get(name) else { return Found::Nothing };
         // what the ToolSet denies looks unknown, whether its server is there or not; where it is,
         // the Session's own gate says so
-        let away = |reason| {
+        let unless_denied = |found| {
             let SessionKey { namespace, name: agent } = &exported.session;
             let policies = snapshot.policies_of(namespace, agent);
             let policy = policies.get(&exported.attachment).map(|p| &**p);
             match gate::pass(policy, &exported.tool) {
-                Ok(_) => Found::Away(reason),
+                Ok(_) => found,
                 Err(_) => Found::Nothing,
             }
         };
         let Some(hosted) = self.hosted(exported).filter(|h| h.is_open()) else {
-            return away(Reason::Rescheduling);
+            return unless_denied(Found::Coming(None));
         };
         let catalog = hosted.catalogs.load();
         let Some(server) = catalog.server_of(&exported.attachment) else {
-            return away(match catalog.awaits(&exported.attachment) {
-                true => Reason::Rescheduling,
-                false => Reason::NotServing,
+            return unless_denied(match catalog.awaited(&exported.attachment) {
+                Some(coming) => Found::Coming(coming.next_try),
+                None => Found::Away,
             });
         };
         let server = server.handle.server.as_str().into();

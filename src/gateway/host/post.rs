@@ -8,7 +8,7 @@ use crate::{
         lifecycle::{
             Evidence, Generation, Owner, Receipt, Stage, State, Verdict,
             hosting::{Charge, Publish},
-            retry::is_lost,
+            retry::{is_lost, next_try},
         },
         reason::Reason,
     },
@@ -193,6 +193,7 @@ impl Post {
                 attachment: g.attachment.clone(),
                 server: g.server.clone(),
                 generation: g.generation,
+                next_try: next_try(g),
                 surface: self.held.get(&g.attachment_uid).cloned(),
             };
             let place = coming.entry(&g.attachment_uid).or_insert_with(|| newest.clone());
