@@ -5,6 +5,8 @@
 
 #[path = "controller_scenarios/exports.rs"]
 mod exports;
+#[path = "controller_scenarios/leaving.rs"]
+mod leaving;
 #[path = "controller_scenarios/on_demand.rs"]
 mod on_demand;
 #[path = "controller_scenarios/secrets.rs"]

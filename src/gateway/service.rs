@@ -2,7 +2,6 @@
 //! nothing: the list is the catalog's, the call is `call`'s.
 
 use super::{
-    answer::RETRY_SECONDS,
     auth::{Auth, Caller, Right},
     call::{Call, Calls, Ground, Refusal, Reply},
     hosted::Hosted,

@@ -148,6 +148,43 @@ async fn a_status_of_the_spec_before_ends_no_wait() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_apply_that_another_one_replaced_ends_its_wait() {
+    let desk = Arc::new(Desk::new());
+    let calling = tokio::spawn({
+        let desk = desk.clone();
+        async move { desk.call("attachment_apply", apply(60)).await }
+    });
+    watched(&desk, "mcpattachments").await;
+    let mut arguments = apply(0);
+    arguments["spec"]["http"]["url"] = json!("https://other.example.com/mcp");
+    assert_eq!(desk.call("attachment_apply", arguments).await.good()["change"], "Changed");
+    // in service is the later one, and no word of that is for the first caller
+    says(&desk.api, "mcpattachments", "files", true, "Active", "Generation 2 serves.");
+    let applied = calling.await.unwrap().good();
+    assert_eq!(applied["waited"]["state"], "Superseded", "{applied}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_being_deleted_takes_no_apply_and_promises_no_try() {
+    let desk = Desk::new();
+    let mut held = attachment("team-a", "files", "coder");
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    desk.api.apply("mcpattachments", held);
+    desk.api.delete("mcpattachments", "team-a", "files");
+    let before = desk.api.get("mcpattachments", "team-a", "files").unwrap();
+    let refused = desk.call("attachment_apply", apply(60)).await;
+    assert_eq!(refused.failed().0, "FieldConflict");
+    assert!(refused.message().contains("is being deleted"), "{}", refused.message());
+    assert_eq!(desk.api.get("mcpattachments", "team-a", "files").unwrap(), before);
+    for wait in [0, 60] {
+        let arguments = json!({"namespace": "team-a", "name": "files", "waitSeconds": wait});
+        let retried = desk.call("attachment_retry", arguments).await;
+        let (reason, message) = retried.after();
+        assert!(reason == "FieldConflict" && message.contains("is being deleted"), "{message}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_suspended_one_is_settled() {
     let desk = Arc::new(Desk::new());
     let calling = tokio::spawn({

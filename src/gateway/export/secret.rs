@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroize as _;
 
+/// Tokens shorter than this, in bytes, are warned of.
+const SAFE: usize = 16;
+
 /// Which Secret, and which of its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BearerSecret {
@@ -38,6 +41,13 @@ impl BearerSecret {
                 secret = self.name,
                 key = self.key,
                 "a token has letters, digits and -._~+/= only, at most 16 KiB: /v1/mcp does not exist"
+            );
+        }
+        let short = |value: &[u8]| (1..SAFE).contains(&value.trim_ascii().len());
+        if [current, previous].into_iter().flatten().any(short) {
+            tracing::warn!(
+                secret = self.name,
+                "a token of /v1/mcp is shorter than {SAFE} characters: it can be guessed; make one with openssl rand -hex 32"
             );
         }
         bearer.set(current, previous);

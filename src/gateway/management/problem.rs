@@ -65,6 +65,13 @@ impl Problem {
             .next(&format!("Look up its name with {list}."))
     }
 
+    /// The object is being deleted: what is written to it now goes with it.
+    pub fn leaving(kind: &str, namespace: &str, name: &str) -> Self {
+        let cause = format!("The {kind} {name} in {namespace} is being deleted.");
+        Self::new(Reason::FieldConflict, cause)
+            .next("Wait until it is gone, then apply it anew; its finalizers may hold it.")
+    }
+
     /// The caller does not want it any more.
     pub fn cancelled(what: &str) -> Self {
         Self::new(Reason::Cancelled, what)

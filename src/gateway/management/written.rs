@@ -136,7 +136,10 @@ pub async fn settled<K: Kind>(
     if let Some(limit) = limit {
         let waited = until(&what, limit, context, watch, |found| match found {
             Some(Ok(found)) if found.meta().uid == uid => {
-                let seen = judge(&found);
+                let seen = match found.meta().deletion_timestamp {
+                    Some(_) => Seen::ended(State::Gone, "It is being deleted."),
+                    None => judge(&found),
+                };
                 (latest, unreadable) = (Some(found), None);
                 Some(seen)
             }
@@ -156,6 +159,9 @@ pub async fn settled<K: Kind>(
             let reason = health.reason.as_deref().and_then(known);
             let problem = Problem::new(reason.unwrap_or(Reason::NotServing), &health.message);
             Some(problem.next(health.next_step.as_deref().unwrap_or_default()))
+        }
+        (_, Some(latest)) if latest.meta().deletion_timestamp.is_some() => {
+            Some(Problem::leaving(&kind, &namespace, &name))
         }
         (Some(State::Gone), _) => Some(Problem::missing(&kind, &namespace, &name)),
         _ => None,

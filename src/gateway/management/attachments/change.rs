@@ -87,8 +87,9 @@ pub struct ApplyArguments {
     spec: McpAttachmentSpec,
     /// The whole labels that are wanted; at most 32. Default none.
     labels: Option<Labels>,
-    /// Only says whether it would be taken, by every check there is; nothing is written. Default
-    /// false.
+    /// Only says whether the API server would take it (schema, rules, admission policies); nothing
+    /// is written. What depends on other objects (the Agent and its ToolSet, Secrets, another
+    /// attachment of that name or target) is told after the write, in its health. Default false.
     dry_run: Option<bool>,
     /// Takes over fields that another field manager (kubectl, a GitOps controller) has set.
     /// Default false: such a conflict is told and nothing is written.
@@ -175,6 +176,9 @@ impl Tool for AttachmentApply {
             arguments;
         let api = desk.attachments(&namespace)?;
         let before = read(&format!("Reading the McpAttachment {name}"), api.get_opt(&name)).await?;
+        if before.as_ref().is_some_and(|before| before.meta().deletion_timestamp.is_some()) {
+            return Err(Problem::leaving("McpAttachment", &namespace, &name));
+        }
         let mut metadata = json!({"name": &*name, "namespace": &*namespace});
         if let Some(Labels(labels)) = labels {
             metadata["labels"] = json!(labels);
@@ -201,12 +205,24 @@ impl Tool for AttachmentApply {
         let written = (!dry_run).then(|| Written::of(applied.meta()));
         let limit = limit(wait_seconds).filter(|_| !dry_run);
         let watch = follow(api, &name);
-        let judge = |attachment: &McpAttachment| status(attachment).seen();
+        let generation = applied.meta().generation;
+        let judge = |attachment: &McpAttachment| applied_then(attachment, generation);
         let (latest, after) = settled(applied, limit, context, watch, judge, health).await?;
         let attachment = desk.shown(latest).await;
         let (waited, problem) = after.told();
         Ok(Applied { change, dry_run, written, attachment, waited, problem })
     }
+}
+
+/// What is seen by the one whose apply left this metadata.generation.
+fn applied_then(attachment: &McpAttachment, generation: Option<i64>) -> Seen {
+    let metadata = &attachment.metadata;
+    if metadata.deletion_timestamp.is_none() && metadata.generation > generation {
+        let message = "A later change of the spec took the place of this one; look with \
+                       attachment_get.";
+        return Seen::ended(State::Superseded, message);
+    }
+    status(attachment).seen()
 }
 
 /// Whether nothing is another. What cannot be read is the same if it was not written.
