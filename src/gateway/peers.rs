@@ -12,7 +12,7 @@ use kube::{
 };
 use std::{
     collections::{HashMap, HashSet},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 use tokio::sync::watch;
@@ -69,6 +69,12 @@ impl Peers {
     /// The gateway whose ids of MCP sessions carry this mark.
     pub fn marked(&self, mark: &str) -> Option<Sibling> {
         self.table.load().values().find(|h| mark_of(&h.incarnation) == mark)?.sibling()
+    }
+
+    /// Whether a gateway is there.
+    pub fn has(&self, address: IpAddr) -> bool {
+        let table = self.table.load();
+        table.values().filter_map(|h| h.address).any(|a| a.ip().to_canonical() == address)
     }
 
     /// Every start of a gateway that has a Lease, whether or not it can be reached.

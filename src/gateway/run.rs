@@ -8,7 +8,7 @@ use super::{
     config::Config,
     export::{self, Bearer, Export, ExportSet},
     forward::{self, Forward},
-    host::{self, Host, cluster::ApiCluster, connect::Connector, keys::LinkKeys},
+    host::{self, Host, addresses::Around, cluster::ApiCluster, connect::Connector, keys::LinkKeys},
     hosted::Sessions,
     index::{Index, watch},
     management::{self, ManagementTools},
@@ -123,7 +123,9 @@ pub async fn run(
     let (sessions, export_changes) = (Sessions::default(), index.export_changes());
     let cluster = Arc::new(ApiCluster::new(client.clone(), &config.pod_name));
     let keys = LinkKeys::default();
-    let connector = Connector::new(&config, cluster.clone(), index.shared(), keys.clone())
+    let peers = Peers::default();
+    let around = Around { index: index.shared(), peers: peers.clone() };
+    let connector = Connector::new(&config, cluster.clone(), around, keys.clone())
         .map_err(GatewayError::Setting)?;
     let calls = Arc::new(Calls::new(
         journal.append.clone(),
@@ -151,7 +153,6 @@ pub async fn run(
         },
     );
     let set = Arc::new(ExportSet::new(management, index.shared(), sessions.clone()));
-    let peers = Peers::default();
     let forward = internal
         .is_some()
         .then(|| Forward::new(peers.clone(), keys.clone(), clock.clone(), &incarnation));

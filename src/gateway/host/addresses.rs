@@ -3,10 +3,19 @@
 
 use crate::{
     domain::address::forbidden_address,
-    gateway::{Config, index},
+    gateway::{Config, index, peers::Peers},
     mcp::client_http::AddressPolicy,
 };
 use std::{net::IpAddr, sync::Arc};
+
+/// What an address is compared with, as it is at each connect.
+#[derive(Clone, Debug)]
+pub struct Around {
+    /// Session pods.
+    pub index: index::Shared,
+    /// The other gateways.
+    pub peers: Peers,
+}
 
 /// A network, `address/prefix`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +62,11 @@ fn bits(address: IpAddr) -> (u128, u32, bool) {
 }
 
 /// The policy of this gateway: denied networks first, then allowed ones, then what is forbidden
-/// anyway, the API server, this gateway, and Session pods.
+/// anyway, the API server, gateways, and Session pods.
 ///
 /// # Errors
 /// A network in the settings that is none.
-pub fn policy(config: &Config, index: index::Shared) -> Result<AddressPolicy, String> {
+pub fn policy(config: &Config, around: Around) -> Result<AddressPolicy, String> {
     let networks = |texts: &[String]| -> Result<Vec<Network>, String> {
         texts.iter().map(|text| Network::parse(text)).collect()
     };
@@ -79,10 +88,10 @@ pub fn policy(config: &Config, index: index::Shared) -> Result<AddressPolicy, St
         if api_server.has(address) {
             return Err("the API server".to_owned());
         }
-        if gateways.contains(&address) {
+        if gateways.contains(&address) || around.peers.has(address) {
             return Err("a gateway".to_owned());
         }
-        if index.load().pod_addresses().contains(&address) {
+        if around.index.load().pod_addresses().contains(&address) {
             return Err("a Session pod".to_owned());
         }
         Ok(())
@@ -93,7 +102,10 @@ pub fn policy(config: &Config, index: index::Shared) -> Result<AddressPolicy, St
 mod tests {
     use super::*;
     use crate::process::api_server::ApiServer;
+    use crate::gateway::peers::ADDRESS;
+    use k8s_openapi::api::coordination::v1::Lease;
     use rstest::rstest;
+    use serde_json::json;
 
     #[rstest]
     #[case("10.1.0.0/16", "10.1.255.3", true)]
@@ -123,8 +135,17 @@ mod tests {
         assert!(Network::parse(text).unwrap_err().contains(text));
     }
 
+    fn lease(address: &str) -> Lease {
+        let lease = json!({"metadata": {"name": "gw-b", "annotations": {ADDRESS: address}},
+            "spec": {"holderIdentity": "aaaabbbb-1"}});
+        serde_json::from_value(lease).unwrap()
+    }
+
     fn verdict(config: &Config, address: &str) -> Result<(), String> {
-        policy(config, index::Shared::default()).unwrap()(address.parse().unwrap())
+        let peers = Peers::default();
+        peers.apply(&lease("10.244.0.9:8081"));
+        let around = Around { index: index::Shared::default(), peers };
+        policy(config, around).unwrap()(address.parse().unwrap())
     }
 
     #[test]
@@ -142,6 +163,7 @@ mod tests {
         assert!(verdict(&config, "169.254.169.254").is_err());
         assert_eq!(verdict(&config, "10.96.0.1"), Err("the API server".into()));
         assert_eq!(verdict(&config, "10.244.0.7"), Err("a gateway".into()));
+        assert_eq!(verdict(&config, "10.244.0.9"), Err("a gateway".into()), "another replica");
         assert!(verdict(&Config::default(), "127.0.0.1").is_err());
     }
 }

@@ -2,7 +2,7 @@
 //! Reads Secrets by name and keeps their values in memory only. Decides nothing else.
 
 use super::{
-    addresses,
+    addresses::{self, Around},
     cluster::{Cluster, ClusterError},
     keys::LinkKeys,
     noise::Heard,
@@ -19,7 +19,7 @@ use crate::{
     gateway::{
         Config,
         handle::Surface,
-        index::{self, SessionView},
+        index::SessionView,
     },
     mcp::{
         EventSink, Peer,
@@ -63,10 +63,10 @@ impl Connector {
     pub fn new(
         config: &Config,
         cluster: Arc<dyn Cluster>,
-        index: index::Shared,
+        around: Around,
         keys: LinkKeys,
     ) -> Result<Self, String> {
-        let policy = addresses::policy(config, index)?;
+        let policy = addresses::policy(config, around)?;
         let tls = tls_config().map_err(|e| format!("no root certificates: {e}"))?;
         let require_allowed_targets = config.require_allowed_targets;
         Ok(Self { cluster, keys, policy, tls, require_allowed_targets })
