@@ -131,7 +131,10 @@ fn below(chance: &mut u64, n: usize) -> usize {
 
 /// A number from the environment, or another.
 pub fn setting(name: &str, otherwise: usize) -> usize {
-    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(otherwise)
+    match std::env::var(name) {
+        Ok(value) => value.parse().unwrap_or_else(|e| panic!("{name}={value}: {e}")),
+        Err(_) => otherwise,
+    }
 }
 
 fn print_of(state: &impl Hash) -> u64 {

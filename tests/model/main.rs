@@ -1,6 +1,6 @@
 //! Explores the states of the lifecycle and of the hand-over of calls, with everything that can go
 //! wrong on the way, over the code that production runs: breadth first as far as the limit lets it,
-//! and deep on ways chosen by chance. What it taught: `docs/decisions/0010-*`.
+//! and deep on ways chosen by chance. What it taught: `docs/decisions/0011-*`.
 //!
 //! `AWAKEN_MODEL_STATES` sets how many states each run may walk through, `AWAKEN_MODEL_WALKS` how
 //! many ways it goes, `AWAKEN_MODEL_SEED` which.

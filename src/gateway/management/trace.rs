@@ -196,7 +196,7 @@ impl Tool for TraceList {
         let records = records.map_err(|error| {
             tracing::error!(%error, "the trace cannot be read");
             Problem::new(Reason::JournalUnavailable, "The trace cannot be read.")
-                .next("Try again; look at the journal's volume.")
+                .next("Try again; look at the journal's volume or database.")
         })?;
         let asked_for = records.len() == limit;
         let (mut shown, mut bytes) = (vec![], 0);
