@@ -42,6 +42,11 @@ pub const HEADER: HeaderName = HeaderName::from_static("awaken-forwarded");
 const GOOD_FOR: i64 = 60;
 /// How long the connection to a host may take.
 const CONNECT: Duration = Duration::from_secs(2);
+/// A connection on which nothing comes is probed this often.
+const PROBE: Duration = Duration::from_secs(3);
+/// A host that acknowledges nothing for this long is gone.
+#[cfg(target_os = "linux")]
+const SILENT: Duration = Duration::from_secs(10);
 /// An idle connection to a host is kept for this long; the host keeps it for longer.
 const IDLE: Duration = Duration::from_secs(30);
 /// Headers that speak of one connection only.
@@ -75,6 +80,11 @@ impl Forward {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT));
+        // a host whose node is gone sends nothing, not even an end
+        connector.set_keepalive(Some(PROBE));
+        connector.set_keepalive_interval(Some(PROBE));
+        #[cfg(target_os = "linux")]
+        connector.set_tcp_user_timeout(Some(SILENT));
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
