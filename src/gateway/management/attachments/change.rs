@@ -10,7 +10,7 @@ use crate::{
             Desk, FIELD_MANAGER, Hints, Tool,
             answer::{ErrorBody, Spoken},
             args::Arguments,
-            cluster::{follow, read, write},
+            cluster::{apply, follow, read, write},
             names::{Name, Namespace, WaitSeconds},
             problem::Problem,
             wait::{Seen, State, Waited, until},
@@ -129,6 +129,10 @@ pub struct Applied {
     pub change: Change,
     /// Whether nothing was written.
     pub dry_run: bool,
+    /// What the API server warns of, though it takes it: an admission policy of this product, of
+    /// a value that looks like a secret, or another's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// What was written; absent with dryRun.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub written: Option<Written>,
@@ -146,10 +150,11 @@ pub struct Applied {
 impl Spoken for Applied {
     fn text(&self) -> String {
         let dry = if self.dry_run { " (dry run: nothing was written)" } else { "" };
-        let Self { change, written, attachment, waited, problem, .. } = self;
+        let Self { change, warnings, written, attachment, waited, problem, .. } = self;
+        let warned: String = warnings.iter().map(|w| format!("Warning: {w}\n")).collect();
         let after = written::text(written.as_ref(), waited.as_ref(), problem.as_ref());
         let shown = attachment.as_ref().map(AttachmentView::text).unwrap_or_default();
-        format!("{change:?}{dry}.\n{after}{shown}")
+        format!("{change:?}{dry}.\n{warned}{after}{shown}")
     }
 }
 
@@ -195,8 +200,8 @@ impl Tool for AttachmentApply {
             field_validation: Some(ValidationDirective::Strict),
         };
         let doing = format!("Applying the McpAttachment {name} in {namespace}");
-        let patch = Patch::Apply(&object);
-        let applied = write(&doing, api.patch(&name, &params, &patch)).await?;
+        let applying = apply(&desk.client, &namespace, &name, &params, &object);
+        let (applied, warnings) = write(&doing, applying).await?;
         let change = match before {
             None => Change::Created,
             Some(before) if same(&before, &applied) => Change::Unchanged,
@@ -210,7 +215,7 @@ impl Tool for AttachmentApply {
         let (latest, after) = settled(applied, limit, context, watch, judge, health).await?;
         let attachment = desk.shown(latest).await;
         let (waited, problem) = after.told();
-        Ok(Applied { change, dry_run, written, attachment, waited, problem })
+        Ok(Applied { change, dry_run, warnings, written, attachment, waited, problem })
     }
 }
 
