@@ -214,6 +214,20 @@ async fn what_admission_refuses_names_field_and_rule() {
 }
 
 #[tokio::test]
+async fn what_the_api_server_warns_of_reaches_the_client() {
+    let desk = Desk::new().await;
+    let spec = json!({"agentRef": {"name": "coder"},
+        "sandboxStdio": {"command": "server", "args": ["--token=ghp_0123456789abcdefghijABCDEFGHIJ012345"]}});
+    let mut dry = files(spec);
+    dry["dryRun"] = json!(true);
+    let applied = desk.good("attachment_apply", dry).await;
+    let warnings = applied["warnings"].as_array().expect("warnings");
+    assert!(warnings[0].as_str().unwrap().contains("put it into a Secret"), "{applied}");
+    let clean = desk.good("attachment_apply", files(http("https://x.example.com"))).await;
+    assert!(clean.get("warnings").is_none(), "{clean}");
+}
+
+#[tokio::test]
 async fn a_wait_follows_the_real_watch() {
     let desk = Desk::new().await;
     let mut apply = files(http("https://one.example.com/mcp"));

@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where it goes wrong")]
 
 mod bad_input;
+mod broken_pods;
 mod canary;
 mod deletion;
 mod export;
