@@ -110,7 +110,10 @@ pub fn health(view: &View<'_>, judged: &Judged) -> Health {
         State::Realizing if newest.message.is_empty() => {
             from(newest.reason, newest.reason.meaning().to_owned())
         }
-        State::Realizing => from(newest.reason, newest.message.clone()),
+        State::Realizing => {
+            let Problem { reason, message } = Problem::new(newest.reason, &newest.message);
+            from(reason, message)
+        }
         State::Failed | State::Draining => {
             let Problem { reason, message } = Problem::new(newest.reason, &newest.message);
             let message = match next_try(newest) {

@@ -16,6 +16,7 @@ const KINDS: &[(&str, &str, &str, &str)] = &[
     ("ServiceAccount", "", "v1", "serviceaccounts"),
     ("Event", "", "v1", "events"),
     ("ResourceQuota", "", "v1", "resourcequotas"),
+    ("LimitRange", "", "v1", "limitranges"),
     ("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims"),
     ("Deployment", "apps", "v1", "deployments"),
     ("ReplicaSet", "apps", "v1", "replicasets"),
