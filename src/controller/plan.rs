@@ -336,7 +336,7 @@ mod tests {
             exports::ExportsSeen,
             hosts::Gateway,
             secrets::{Known, SecretState, Values},
-            seen::Rules,
+            seen::{Leaving, Rules},
         },
         domain::identity::SessionKey,
     };
@@ -381,6 +381,7 @@ mod tests {
             agent: Some(agent(json!({"environment": environment, "toolSets": sets}))),
             session: None,
             attachments,
+            leaving: Leaving::default(),
             unreadable: vec![],
             secrets: BTreeMap::new(),
             pods: vec![],

@@ -314,6 +314,11 @@ impl Resolve {
     }
 }
 
+/// Whether nobody deletes it.
+fn stays(object: &impl ResourceExt) -> bool {
+    object.meta().deletion_timestamp.is_none()
+}
+
 fn get<K>(store: &Store<K>, key: &SessionKey) -> Option<Arc<K>>
 where
     K: kube::runtime::reflector::Lookup<DynamicType = ()> + Clone + 'static,

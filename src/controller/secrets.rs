@@ -173,7 +173,10 @@ fn invalid(at: &SecretKeyRef, field: &str, what: &str) -> Problem {
 mod tests {
     use super::*;
     use crate::{
-        controller::{exports::ExportsSeen, seen::Rules},
+        controller::{
+            exports::ExportsSeen,
+            seen::{Leaving, Rules},
+        },
         domain::identity::SessionKey,
     };
     use jiff::Timestamp;
@@ -191,6 +194,7 @@ mod tests {
             agent: None,
             session: None,
             attachments: vec![],
+            leaving: Leaving::default(),
             unreadable: vec![],
             secrets: BTreeMap::from([("s".to_owned(), SecretState::Present(Arc::new(values)))]),
             pods: vec![],

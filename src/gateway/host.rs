@@ -10,7 +10,7 @@
 //! its journal epoch is raised and calls that an earlier host left open are ended. It never decides
 //! about a call.
 
-mod addresses;
+pub mod addresses;
 pub mod cluster;
 pub mod connect;
 pub mod keys;

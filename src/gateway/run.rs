@@ -8,7 +8,9 @@ use super::{
     config::Config,
     export::{self, Bearer, Export, ExportSet},
     forward::{self, Forward},
-    host::{self, Host, addresses::Around, cluster::ApiCluster, connect::Connector, keys::LinkKeys},
+    host::{
+        self, Host, addresses::Around, cluster::ApiCluster, connect::Connector, keys::LinkKeys,
+    },
     hosted::Sessions,
     index::{Index, watch},
     management::{self, ManagementTools},

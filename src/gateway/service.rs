@@ -7,7 +7,7 @@ use super::{
     hosted::Hosted,
 };
 use crate::{
-    domain::{identity::SessionKey, reason::Reason},
+    domain::identity::SessionKey,
     mcp::{
         Answer,
         server::{Refused, ServerInfo, Service, ToolCall, ToolList},

@@ -64,7 +64,8 @@ async fn eight_broken_pods_have_eight_reasons() {
     narrow.apply(agent_with(AGENT, "refused", &stub, &much)).await;
 
     team.apply(stdio("pull", "imageless", json!({}))).await;
-    let crash = json!({"handshake": {"mode": "exit", "exit_code": 3, "stderr": "no such config: /etc/x"}});
+    let crash =
+        json!({"handshake": {"mode": "exit", "exit_code": 3, "stderr": "no such config: /etc/x"}});
     team.stdio("crash", crash).await;
     let mut keyless = stdio("keyless", AGENT, json!({}));
     keyless["spec"]["sandboxStdio"]["secretEnv"] =

@@ -90,10 +90,7 @@ impl Calls {
 }
 
 /// Every check, none of which waits.
-fn admit<'a>(
-    call: &'a Call,
-    clock: &dyn Clock,
-) -> Result<(Attached<'a>, Question), Refused> {
+fn admit<'a>(call: &'a Call, clock: &dyn Clock) -> Result<(Attached<'a>, Question), Refused> {
     // a draining generation left the catalog before it began to refuse: look again
     for _ in 0..3 {
         let catalog: Arc<Catalog> = call.hosted.catalogs.load();

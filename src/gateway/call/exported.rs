@@ -83,9 +83,7 @@ impl Calls {
                 Ok((errand, question)) => return self.carry_out(&errand, question).await,
                 Err(refused) => refused,
             },
-            Found::Coming(next) => {
-                Refused::new(refusal::away(next, &call.tool, self.clock.now()))
-            }
+            Found::Coming(next) => Refused::new(refusal::away(next, &call.tool, self.clock.now())),
             Found::Away => Refused::out_of_service(&call.tool),
             // on record it makes a difference whether the installation has such a tool
             Found::Nothing if MANAGEMENT_TOOLS.contains(&&*call.tool) => {

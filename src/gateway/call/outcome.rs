@@ -51,7 +51,7 @@ impl Ending {
         redactor: &Redactor,
     ) -> Self {
         let message = redactor.text(message).into_owned();
-        let refusal = Refusal { code: INTERNAL, reason, message: message.clone() };
+        let refusal = Refusal::new(INTERNAL, reason, message.clone());
         Self {
             outcome,
             reason: Some(reason),

@@ -1,7 +1,6 @@
 //! Calls that do not pass, and calls whose record was not taken: what the record says, and what
 //! the caller is told. Pure.
 
-use jiff::Timestamp;
 use super::{INTERNAL, INVALID_PARAMS, Refusal};
 use crate::{
     domain::{canonical::JsonProblem, reason::Reason, redact::Redactor},
@@ -11,6 +10,7 @@ use crate::{
     },
     journal::AppendError,
 };
+use jiff::Timestamp;
 
 /// A call that does not pass.
 pub struct Refused {

@@ -20,8 +20,8 @@ use crate::{
     mcp::{RawJson, server::ToolList},
 };
 use arc_swap::ArcSwapOption;
-use jiff::Timestamp;
 use futures::future::{BoxFuture, FutureExt as _, select_all};
+use jiff::Timestamp;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;

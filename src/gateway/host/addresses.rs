@@ -101,8 +101,8 @@ pub fn policy(config: &Config, around: Around) -> Result<AddressPolicy, String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::api_server::ApiServer;
     use crate::gateway::peers::ADDRESS;
+    use crate::process::api_server::ApiServer;
     use k8s_openapi::api::coordination::v1::Lease;
     use rstest::rstest;
     use serde_json::json;

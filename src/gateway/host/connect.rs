@@ -16,11 +16,7 @@ use crate::{
         reason::Reason,
         redact::Redactor,
     },
-    gateway::{
-        Config,
-        handle::Surface,
-        index::SessionView,
-    },
+    gateway::{Config, handle::Surface, index::SessionView},
     mcp::{
         EventSink, Peer,
         client_http::{self, AddressPolicy, HttpPeer, TargetError, tls_config},
