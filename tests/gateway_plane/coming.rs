@@ -118,6 +118,16 @@ async fn a_restarting_server_is_not_unknown_and_what_it_never_listed_is() {
     told("lost").await;
     world.place(1, &[entry(1, "files", State::Draining)]);
     told("draining").await;
+    // failed for the third time just now, so the next try is four minutes away
+    world.place(1, &[entry(2, "files", State::Failed)]);
+    until("the failure", || {
+        let hosted = world.sessions.get(&key())?;
+        hosted.catalogs.load().awaited("files").and_then(|coming| coming.next_try)
+    })
+    .await;
+    let reply = call("mcp__files__read").await;
+    assert_eq!(refused(&reply), (-32603, "Rescheduling", Some(240)));
+    assert!(reply["error"]["message"].as_str().unwrap().contains("240 s"), "{reply}");
     let next = FakePeer::answering(r#"{"next":true}"#);
     world.realizer.serve("files", &next, &["read", "write"]);
     world.place(1, &[entry(2, "files", State::Realizing)]);

@@ -132,6 +132,7 @@ async fn what_is_not_in_service_says_so_and_is_on_record_here() {
     .await;
     let refused = call(&world, &session, "x", json!({})).await;
     assert_eq!(refused["error"]["data"]["reason"], "NotServing", "{refused}");
+    assert!(refused["error"]["data"]["retryAfter"].is_null(), "nothing brings it back");
     let seen: Vec<_> = entries(&world).iter().map(|e| (e.kind, e.reason, e.tool.clone())).collect();
     let tool = Some("x".to_owned());
     assert_eq!(

@@ -675,9 +675,9 @@ impl World {
             limits: entry.limits.clone(),
             reason: Reason::Active,
             message: String::new(),
-            since: Timestamp::UNIX_EPOCH,
+            since: FixedClock.now(),
             deadline: None,
-            failures: 0,
+            failures: if entry.state == State::Failed { 3 } else { 0 },
             evidence: None,
             published: false,
         }
