@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod broken_pods;
+mod burst;
 mod canary;
 mod deletion;
 mod export;
