@@ -1,7 +1,9 @@
 //! The figures of a real cluster: from apply to the first call, and what the gateway adds to one.
 //!
 //! `scripts/bench` prepares the cluster and runs this. Prints Markdown; with `AWAKEN_BENCH_WRITE`
-//! it also writes `docs/benchmarks.md`. Part names as arguments (`cold`, `calls`) run those alone.
+//! it also writes `docs/benchmarks.md`. Part names as arguments (`cold`, `calls`) run those alone;
+//! `scale` runs only when it is named, and is written to `docs/scale.md`:
+//! `AWAKEN_BENCH_ATTACHMENTS` (1000) and `AWAKEN_BENCH_IDLE_SECONDS` (600) set its size.
 //! `AWAKEN_BENCH_ROUNDS` (5) and `AWAKEN_BENCH_MILLIS` (2000) set how long it takes.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where it goes wrong")]
@@ -11,6 +13,7 @@ mod cold;
 #[allow(dead_code, reason = "the other benchmark uses all of it")]
 mod cpu;
 mod report;
+mod scale;
 #[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../../tests/e2e/support/mod.rs"]
 mod support;
@@ -37,10 +40,14 @@ async fn main() {
     if runs("calls") {
         parts.push(calls::measure(&team, &server).await);
     }
+    if wanted.iter().any(|w| w == "scale") {
+        parts.push(scale::measure(&team, &server).await);
+    }
     let text = parts.join("\n");
     println!("{text}");
     if env::var_os("AWAKEN_BENCH_WRITE").is_some() {
-        report::write(&text);
+        let scale = wanted == ["scale"];
+        report::write(&text, if scale { "scale" } else { "benchmarks" });
     }
     team.end().await;
 }

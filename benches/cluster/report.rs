@@ -38,10 +38,16 @@ pub fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Writes `docs/benchmarks.md`.
-pub fn write(text: &str) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/benchmarks.md");
-    let head = "# Benchmarks\n\nWritten by `AWAKEN_BENCH_WRITE=1 make bench`; every figure is from that one run.\n";
+/// Writes a page of `docs/`: `benchmarks` or `scale`.
+pub fn write(text: &str, page: &str) {
+    let path = format!("{}/docs/{page}.md", env!("CARGO_MANIFEST_DIR"));
+    let (title, command) = match page {
+        "scale" => ("Scale", "scripts/bench scale"),
+        _ => ("Benchmarks", "make bench"),
+    };
+    let head = format!(
+        "# {title}\n\nWritten by `AWAKEN_BENCH_WRITE=1 {command}`; every figure is from that one run.\n"
+    );
     fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/docs")).unwrap();
     fs::write(path, format!("{head}\n{text}")).unwrap();
 }
