@@ -32,13 +32,17 @@ async fn an_attachment_that_a_finalizer_holds_is_not_ready_any_more() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_a_finalizer_holds_is_not_ready_any_more() {
     let api = ApiServer::new();
-    let _gateway = Gateway::start(&api, "gw-a", "inc-1", fine);
+    let gateway = Gateway::start(&api, "gw-a", "inc-1", fine);
     let _operator = Operator::start(&api);
     api.apply("agents", held(agent("coder", &["issues"])));
     api.apply("mcpattachments", http("issues", "coder", "https://mcp.example.com/mcp"));
     until(&api, "agents", "coder", "Ready", true, "Ready").await;
+    gateway.script(|_| Answer::Silence);
     api.delete("agents", NS, "coder");
     let agent = until(&api, "agents", "coder", "Ready", false, "Draining").await;
-    assert_eq!(agent["metadata"]["deletionTimestamp"].as_str().map(str::len), Some(20));
+    assert!(agent["metadata"]["deletionTimestamp"].is_string(), "{agent}");
+    gateway.script(fine);
+    let agent = until(&api, "agents", "coder", "Ready", false, "Removed").await;
+    assert!(message(&agent, "Ready").contains("example.com/hold"), "{agent}");
     until(&api, "mcpattachments", "issues", "Ready", false, "AgentNotFound").await;
 }

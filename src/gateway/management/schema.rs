@@ -66,6 +66,7 @@ fn tidy(schema: &mut Value) {
     }
     let Some(node) = schema.as_object_mut() else { return };
     told_rules(node);
+    told_words(node);
     let numeric = |t: &Value| t == "integer" || t == "number";
     let number = match node.get("type") {
         Some(Value::Array(types)) => types.iter().any(numeric),
@@ -102,6 +103,25 @@ fn tidy(schema: &mut Value) {
             node.entry(key).or_insert(value);
         }
     }
+}
+
+/// An enumeration whose words are described one by one becomes a plain one, as the definitions of
+/// Kubernetes have it; what is said of each word moves into the description.
+fn told_words(node: &mut Map<String, Value>) {
+    let Some(Value::Array(each)) = node.get("oneOf") else { return };
+    let word = |one: &Value| one["const"].as_str().map(str::to_owned);
+    let Some(words) = each.iter().map(word).collect::<Option<Vec<_>>>() else { return };
+    let said = |(word, one): (&String, &Value)| {
+        let what = one["description"].as_str()?.split_whitespace().collect::<Vec<_>>().join(" ");
+        Some(format!("{word}: {what}"))
+    };
+    let mut all = vec![];
+    all.extend(node.get("description").and_then(Value::as_str).map(str::to_owned));
+    all.extend(words.iter().zip(each).filter_map(said));
+    node.remove("oneOf");
+    node.insert("type".to_owned(), json!("string"));
+    node.insert("enum".to_owned(), json!(words));
+    node.insert("description".to_owned(), json!(all.join(" ")));
 }
 
 fn told_rules(node: &mut Map<String, Value>) {
