@@ -13,6 +13,8 @@ mod export;
 mod export_calls;
 #[path = "gateway_plane/hosting.rs"]
 mod hosting;
+#[path = "gateway_plane/idle.rs"]
+mod idle;
 #[path = "gateway_plane/platform.rs"]
 mod platform;
 #[path = "gateway_plane/refused.rs"]

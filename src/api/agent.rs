@@ -7,7 +7,7 @@ use super::{condition, resources};
 use crate::domain::gate::Permission;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{CustomResource, KubeSchema};
+use kube::{CustomResource, KubeSchema, core::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -73,12 +73,25 @@ pub struct AgentSpec {
 /// How an Agent's Sessions come to be.
 #[derive(KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = ("self.mode == 'OnDemand' || (!has(self.idleTimeout) && !has(self.maxLifetime))", "idleTimeout and maxLifetime need session.mode OnDemand: a Standing Session is always there"))]
 pub struct SessionSettings {
     /// Standing: the operator keeps one Session, named like the Agent. OnDemand: users create
     /// Sessions that name the Agent, any number of them. Default Standing. Immutable.
     #[serde(default)]
     #[x_kube(validation = ("self == oldSelf", "session.mode is immutable: make another Agent"))]
     pub mode: SessionMode,
+    /// A Session on demand that no call was made in for this long is deleted, as by its user: it
+    /// drains. A call counts from its begin to its end. Read live. 10s to 8760h. Default: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+([.][0-9]+)?(ms|s|m|h))+$"))]
+    #[x_kube(validation = ("duration(self) >= duration('10s') && duration(self) <= duration('8760h')", "idleTimeout must be between 10s and 8760h"))]
+    pub idle_timeout: Option<Duration>,
+    /// A Session on demand is deleted this long after its creation, used or not: it drains. Read
+    /// live. 10s to 8760h. Default: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+([.][0-9]+)?(ms|s|m|h))+$"))]
+    #[x_kube(validation = ("duration(self) >= duration('10s') && duration(self) <= duration('8760h')", "maxLifetime must be between 10s and 8760h"))]
+    pub max_lifetime: Option<Duration>,
 }
 
 /// Who makes an Agent's Sessions.

@@ -4,7 +4,10 @@
 //! chart's admission policy names every field of the status, and a test compares the two.
 
 use super::{agent::Environment, attachment::AgentRef, condition};
-use crate::domain::lifecycle::{Generation, Receipt};
+use crate::domain::{
+    lifecycle::{Generation, Receipt},
+    usage::Activity,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -83,6 +86,10 @@ pub struct SessionStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 192), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["generation"]))]
     pub receipts: Vec<Receipt>,
+    /// Whether anybody uses the Session, as far as there was anything to say: it was idle for the
+    /// Agent's idleTimeout, or is used again after that. Written by the gateway alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activity: Option<Activity>,
     /// Attachments in service of all, for example `2/3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]

@@ -60,6 +60,11 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Has it looked at again at that time at the latest.
+    pub fn wake_by(&mut self, at: Timestamp) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
     /// When to look again.
     pub fn outcome(&self, now: Timestamp) -> Outcome {
         let until =
@@ -196,6 +201,7 @@ fn status(
         last_generation: next.last_generation,
         attachments: next.entries.clone(),
         receipts: old.receipts,
+        activity: old.activity,
         summary: Some(agent::summary(&view, plan)),
     }
 }

@@ -173,7 +173,7 @@ impl Apply {
         }
     }
 
-    /// Writes a Session's status but for the receipts, which are the gateway's. Gives back the
+    /// Writes a Session's status but for the receipts and the activity, which are the gateway's. Gives back the
     /// Session as it is now, or none when there was nothing to write.
     ///
     /// # Errors
@@ -186,6 +186,7 @@ impl Apply {
         let mut status = status.clone();
         let old = session.status.clone().unwrap_or_default();
         status.receipts.clone_from(&old.receipts);
+        status.activity.clone_from(&old.activity);
         self.status(session, &old, &status).await
     }
 
@@ -271,6 +272,21 @@ impl Apply {
             Ok(_) | Err(ApplyError::Gone { .. }) => Ok(()),
             Err(problem) => Err(problem),
         }
+    }
+
+    /// Deletes a Session as it was seen: one that changed meanwhile stays.
+    ///
+    /// # Errors
+    /// [`ApplyError::Conflict`] when it changed meanwhile; others as they are.
+    pub async fn delete_session(&self, session: &Session) -> Result<(), ApplyError> {
+        let exactly = Preconditions {
+            uid: session.metadata.uid.clone(),
+            resource_version: session.resource_version(),
+        };
+        let params = DeleteParams::default().preconditions(exactly);
+        let api = self.api::<Session>(session);
+        self.count("Session", "delete");
+        within(session, api.delete(&session.name_any(), &params)).await.map(drop)
     }
 
     async fn create<K>(&self, object: &K) -> Result<Created<K>, ApplyError>

@@ -17,6 +17,7 @@ pub mod apply;
 pub mod attachment;
 pub mod build;
 pub mod events;
+pub mod expiry;
 pub mod exports;
 pub mod hosts;
 pub mod keys;

@@ -19,6 +19,7 @@ use super::{
     agent::{self, Standing},
     apply::ApplyError,
     build::session::FINALIZER,
+    expiry::{self, Expiry},
     plan::plan,
     project::{facets, project},
     queue::Outcome,
@@ -131,13 +132,24 @@ async fn by_a_user(
         Some(problem) => Course::Blocked(problem),
         None => Course::Run,
     };
-    if course == Course::Run {
+    let mut until = None;
+    if course == Course::Run
+        && let Some(agent) = &seen.agent
+    {
+        match expiry::expiry(&agent.spec.session, &session, seen.now) {
+            Expiry::Open => {}
+            Expiry::Until(at) => until = Some(at),
+            Expiry::Over(problem) => return expire(ctx, &seen.key, &session, problem).await,
+        }
         session = hold(ctx, &seen.key, session, &[]).await?;
     }
     seen.session = Some(session.clone());
     let mut plan = plan(&seen);
     let fresh = ctx.tries.fresh(&seen.key, &mut plan);
-    let progress = advance(ctx, &seen, &plan, &session, course).await?;
+    let mut progress = advance(ctx, &seen, &plan, &session, course).await?;
+    if let Some(at) = until {
+        progress.wake_by(at);
+    }
     if !fresh.is_empty() {
         ctx.tries.take(&seen.key, fresh);
         // Its attachments' statuses tell that the request was taken up.
@@ -147,6 +159,21 @@ async fn by_a_user(
         release(ctx, &session, &progress).await?;
     }
     Ok(progress)
+}
+
+/// Deletes a Session whose time is over; what is left to do follows when the watch shows it. One
+/// that changed meanwhile, as when it is used again, is judged anew.
+async fn expire(
+    ctx: &Context,
+    key: &SessionKey,
+    session: &Arc<Session>,
+    problem: Problem,
+) -> Result<Progress, Error> {
+    let deleted = ctx.apply.delete_session(session).await.map(|()| None);
+    after_write(ctx, key, session.clone(), deleted).await?;
+    tracing::info!(session = %key, reason = %problem.reason, message = problem.message, "deleted");
+    ctx.events.note(session.object_ref(&()), problem.reason, problem.message);
+    Ok(Progress::default())
 }
 
 /// What keeps a user's Session from running anything.

@@ -15,6 +15,7 @@ pub mod record;
 pub mod redact;
 mod scan;
 mod secret_key;
+pub mod usage;
 
 use jiff::Timestamp;
 

@@ -82,6 +82,8 @@ reasons! {
     InvalidUrl, Permanent, "The URL cannot be used.", "Write an absolute http or https URL without user information.";
     SessionNameTaken, Permanent, "A Session of the Agent's name exists that does not belong to it.", "Delete that Session, or give the Agent another name.";
     SessionNotOnDemand, Permanent, "The Session names an Agent that has one Standing Session of its own and takes no other.", "Use the Agent's own Session, or name an Agent whose spec.session.mode is OnDemand.";
+    SessionIdle, Normal, "No call was made in the Session for the Agent's idleTimeout, so it was deleted.", "Create another Session when it is needed.";
+    SessionOutlived, Normal, "The Session has existed for the Agent's maxLifetime, so it was deleted.", "Create another Session when it is needed.";
     DuplicateExport, Permanent, "An older Agent exports a tool under this name.", "Choose another name in spec.exports.";
     ExportNotAllowed, Permanent, "Agents of this namespace may not export tools.", "Have the namespace added to gateway.mcp.exportNamespaces, or remove the export.";
     ExportNotCallable, Permanent, "The Agent exports a tool that its own ToolSets do not let anybody call.", "Allow the tool in the attachment's ToolSet, or remove the export.";

@@ -13,6 +13,7 @@
 pub mod addresses;
 pub mod cluster;
 pub mod connect;
+mod idle;
 pub mod keys;
 mod noise;
 pub mod outbox;
@@ -199,6 +200,8 @@ impl Host {
         }
         if let Some(post) = self.posts.get_mut(key) {
             post.view = view;
+            // how long it may be idle may have changed
+            post.hosted.usage.poke();
         }
         self.act(key);
     }
@@ -224,6 +227,7 @@ impl Host {
         self.parts.sessions.remove(key);
         post.hosted.set_open(false);
         post.hosted.left().cancel();
+        post.hosted.usage.goes();
         post.stop.cancel();
         for unit in post.units.into_values() {
             self.tasks.spawn(tasks::end(unit));
@@ -313,6 +317,7 @@ impl Host {
             News::Taken => {
                 post.taken = true;
                 let hosted = post.hosted.clone();
+                self.tasks.spawn(tasks::watch_use(&self.parts, post));
                 self.act(key);
                 // nobody waits for a server that does not come up: calls of it are told so
                 hosted.set_open(!hosted.left().is_cancelled());

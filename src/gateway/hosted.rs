@@ -1,7 +1,10 @@
 //! The Sessions that this gateway serves: for each its chain, its epoch, its catalog, and whether
 //! calls may come in. Written by the host alone, read by every request.
 
-use super::catalog::{Catalogs, Policies};
+use super::{
+    catalog::{Catalogs, Policies},
+    usage::SessionUse,
+};
 use crate::{domain::identity::SessionKey, journal::Chain};
 use arc_swap::ArcSwap;
 use std::{
@@ -29,6 +32,8 @@ pub struct Hosted {
     pub epoch: i64,
     /// What it offers.
     pub catalogs: Catalogs,
+    /// Whether anybody uses it.
+    pub usage: SessionUse,
     open: AtomicBool,
     left: CancellationToken,
 }
@@ -40,6 +45,7 @@ impl Hosted {
             label: key.to_string(),
             chain: Chain::Session(uid.clone()),
             catalogs: Catalogs::new(policies),
+            usage: SessionUse::default(),
             open: AtomicBool::new(false),
             left: CancellationToken::new(),
             key,

@@ -25,6 +25,7 @@ use crate::{
         gate::ToolSet,
         identity::SessionKey,
         lifecycle::{Generation, Receipt, Target},
+        usage::Activity,
     },
 };
 use arc_swap::ArcSwap;
@@ -34,6 +35,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
     sync::Arc,
+    time::Duration,
 };
 use tokio::sync::watch::{Receiver, Sender};
 
@@ -65,6 +67,10 @@ pub struct SessionView {
     pub generations: Vec<Generation>,
     /// What gateways answered so far.
     pub receipts: Vec<Receipt>,
+    /// What gateways said of its use.
+    pub activity: Option<Activity>,
+    /// Whether it is being deleted.
+    pub leaving: bool,
 }
 
 impl SessionView {
@@ -86,6 +92,8 @@ impl SessionView {
             }),
             generations: status.attachments,
             receipts: status.receipts,
+            activity: status.activity,
+            leaving: session.metadata.deletion_timestamp.is_some(),
         }
     }
 }
@@ -97,6 +105,7 @@ pub struct AgentView {
     created: Option<Timestamp>,
     policies: Arc<Policies>,
     exports: Vec<ExportRule>,
+    idle_timeout: Option<Duration>,
 }
 
 impl AgentView {
@@ -114,7 +123,13 @@ impl AgentView {
             created: agent.creation_timestamp().map(|t| t.0),
             policies: Arc::new(policies_of(agent)),
             exports: exports.map(rule).collect(),
+            idle_timeout: agent.spec.session.idle_timeout.filter(|_| !standing).map(Into::into),
         }
+    }
+
+    /// What its Sessions follow.
+    fn terms(&self) -> (&Policies, Option<Duration>) {
+        (&self.policies, self.idle_timeout)
     }
 }
 
@@ -148,6 +163,11 @@ impl Snapshot {
         self.agents.get(&agent).map(|a| a.policies.clone()).unwrap_or_default()
     }
 
+    /// How long a Session may be idle, if there is a limit.
+    pub fn idle_timeout(&self, session: &SessionView) -> Option<Duration> {
+        self.agents.get(&(session.key.namespace.clone(), session.agent.clone()))?.idle_timeout
+    }
+
     /// What the Agents of the allowed namespaces export.
     pub fn exports(&self) -> &Arc<ExportTable> {
         &self.exports
@@ -170,7 +190,7 @@ impl Snapshot {
 pub enum Change {
     /// A Session was written or deleted.
     Session(SessionKey),
-    /// The ToolSets of these Sessions may be others now.
+    /// The ToolSets of these Sessions, or how long they may be idle, may be others now.
     Policies(Vec<SessionKey>),
 }
 
@@ -260,10 +280,10 @@ impl Index {
         if old.is_some_and(|old| **old == view) {
             return None;
         }
-        let policies = old.is_none_or(|old| old.policies != view.policies);
+        let changed = old.is_none_or(|old| old.terms() != view.terms());
         self.now.agents.insert(id.clone(), Arc::new(view));
         self.publish_agents();
-        policies.then(|| self.policies_changed(&id))
+        changed.then(|| self.policies_changed(&id))
     }
 
     /// Forgets an Agent: nothing of it is allowed from here on.
@@ -287,9 +307,11 @@ impl Index {
         let old = std::mem::replace(&mut self.now.agents, listed);
         let ids: BTreeSet<_> = old.keys().chain(self.now.agents.keys()).cloned().collect();
         self.publish_agents();
-        let policies = |view: Option<&Arc<AgentView>>| view.map(|v| v.policies.clone());
         ids.iter()
-            .filter(|id| policies(old.get(*id)) != policies(self.now.agents.get(*id)))
+            .filter(|id| {
+                let (old, new) = (old.get(*id), self.now.agents.get(*id));
+                old.map(|a| a.terms()) != new.map(|a| a.terms())
+            })
             .map(|id| self.policies_changed(id))
             .collect()
     }

@@ -29,6 +29,7 @@ pub mod router;
 pub mod run;
 pub mod service;
 pub mod state;
+pub mod usage;
 
 pub use config::{Config, McpConfig};
 pub use export::secret::BearerSecret;

@@ -268,6 +268,10 @@ mod tests {
             self.inner.page(chain, after, limit)
         }
 
+        fn end<'a>(&'a self, chain: &'a Chain) -> BoxFuture<'a, Result<u64, ReadError>> {
+            self.inner.end(chain)
+        }
+
         fn open_intents<'a>(
             &'a self,
             chain: &'a Chain,

@@ -128,6 +128,11 @@ impl Read for Memory {
         std::future::ready(result).boxed()
     }
 
+    fn end<'a>(&'a self, chain: &'a Chain) -> BoxFuture<'a, Result<u64, ReadError>> {
+        let end = || self.lock().chains.get(chain).map_or(0, |(_, records)| records.len() as u64);
+        std::future::ready(self.readable().map(|()| end())).boxed()
+    }
+
     fn open_intents<'a>(
         &'a self,
         chain: &'a Chain,

@@ -134,6 +134,9 @@ pub trait Read: Send + Sync + 'static {
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<Record>, ReadError>>;
 
+    /// The place of the chain's last record; 0 when there is none.
+    fn end<'a>(&'a self, chain: &'a Chain) -> BoxFuture<'a, Result<u64, ReadError>>;
+
     /// Intents of the chain that have no outcome, oldest first.
     fn open_intents<'a>(
         &'a self,

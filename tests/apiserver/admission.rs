@@ -186,7 +186,10 @@ async fn an_attachment_is_refused(#[case] spec: Value, #[case] words: &str) {
 #[case::negative_quantity(with(agent(), "/environment/resources", json!({"limits": {"memory": "-1Gi"}})), "spec.environment.resources.limits.memory")]
 #[case::claims(with(agent(), "/environment/resources", json!({"claims": []})), "unknown field \"spec.environment.resources.claims\"")]
 #[case::session_mode(with(agent(), "/session", json!({"mode": "Sometimes"})), "Unsupported value: \"Sometimes\"")]
-#[case::session_fields_are_later(with(agent(), "/session", json!({"idleTimeout": "1h"})), "unknown field \"spec.session.idleTimeout\"")]
+#[case::session_ends_standing(with(agent(), "/session", json!({"idleTimeout": "1h"})), "idleTimeout and maxLifetime need session.mode OnDemand")]
+#[case::session_idle_short(with(agent(), "/session", json!({"mode": "OnDemand", "idleTimeout": "9s"})), "idleTimeout must be between 10s and 8760h")]
+#[case::session_idle_word(with(agent(), "/session", json!({"mode": "OnDemand", "idleTimeout": "an hour"})), "spec.session.idleTimeout")]
+#[case::session_life_long(with(agent(), "/session", json!({"mode": "OnDemand", "maxLifetime": "8761h"})), "maxLifetime must be between 10s and 8760h")]
 #[case::export_on_demand(
     with(with(agent(), "/exports", exports("read")), "/session", json!({"mode": "OnDemand"})),
     "exports need session.mode Standing"

@@ -13,6 +13,8 @@ async fn session(server: &Server) -> Value {
     made
 }
 
+const WORDS: &str = "the gateway writes status.receipts and status.activity and nothing else";
+
 fn receipt(generation: i64) -> Value {
     let of = json!({"sessionUid": "s", "attachmentUid": "a", "generation": generation, "incarnation": "i", "epoch": 1});
     json!({"generation": generation, "stage": "Realize", "ref": of, "fingerprint": "sha256:f",
@@ -20,7 +22,7 @@ fn receipt(generation: i64) -> Value {
 }
 
 #[tokio::test]
-async fn the_gateway_writes_receipts_and_nothing_else() {
+async fn the_gateway_writes_receipts_and_activity_and_nothing_else() {
     let server = Server::new().await;
     let made = session(&server).await;
     let phase = json!({"status": {"phase": "Serving", "lastGeneration": 3, "summary": "1/2"}});
@@ -30,7 +32,13 @@ async fn the_gateway_writes_receipts_and_nothing_else() {
     let pruned = json!({"status": {"receipts": [receipt(2)]}});
     server.merge(GATEWAY, &made, "/status", &pruned).await.ok();
 
-    let words = "the gateway writes status.receipts and nothing else";
+    let activity = json!({"incarnation": "i", "epoch": 1, "idleSince": "2026-01-02T03:04:05Z",
+        "at": "2026-01-02T03:14:05Z"});
+    let said = json!({"status": {"receipts": [receipt(2)], "activity": activity}});
+    server.merge(GATEWAY, &made, "/status", &said).await.ok();
+    let taken_back = json!({"status": {"activity": {"idleSince": null}}});
+    server.merge(GATEWAY, &made, "/status", &taken_back).await.ok();
+
     for other in [
         json!({"status": {"phase": "Pending"}}),
         json!({"status": {"summary": null}}),
@@ -38,19 +46,24 @@ async fn the_gateway_writes_receipts_and_nothing_else() {
         json!({"status": {"host": {"gateway": "g", "incarnation": "i", "epoch": 1}}}),
         json!({"status": null}),
     ] {
-        server.merge(GATEWAY, &made, "/status", &other).await.refused(words);
+        server.merge(GATEWAY, &made, "/status", &other).await.refused(WORDS);
     }
 }
 
 /// Not a list of today's fields: one that comes later is covered too.
 #[tokio::test]
-async fn no_field_of_the_status_is_the_gateways_but_receipts() {
+async fn no_other_field_of_the_status_is_the_gateways() {
     let server = Server::new().await;
     let made = session(&server).await;
     let schema = serde_json::to_value(&crds::all()[2].spec.versions[0].schema).unwrap();
     let fields = &schema["openAPIV3Schema"]["properties"]["status"]["properties"];
     let mut seen = 0;
-    for field in fields.as_object().unwrap().keys().filter(|f| *f != "receipts") {
+    for field in fields
+        .as_object()
+        .unwrap()
+        .keys()
+        .filter(|f| !["receipts", "activity"].contains(&f.as_str()))
+    {
         let value = match &**field {
             "observedGeneration" | "lastGeneration" => json!(9),
             "phase" => json!("Pending"),
@@ -68,7 +81,7 @@ async fn no_field_of_the_status_is_the_gateways_but_receipts() {
         };
         let patch = json!({"status": {field: value}});
         let said = server.merge(GATEWAY, &made, "/status", &patch).await;
-        said.refused("the gateway writes status.receipts and nothing else");
+        said.refused(WORDS);
         server.merge(OPERATOR, &made, "/status", &patch).await.ok();
         seen += 1;
     }
@@ -79,7 +92,7 @@ async fn no_field_of_the_status_is_the_gateways_but_receipts() {
 #[case::operator(OPERATOR)]
 #[case::administrator(ADMIN)]
 #[tokio::test]
-async fn nobody_else_writes_receipts(#[case] account: &str) {
+async fn nobody_else_writes_receipts_or_activity(#[case] account: &str) {
     let server = Server::new().await;
     let made = session(&server).await;
     let words = "status.receipts is written by the gateway alone";
@@ -88,6 +101,15 @@ async fn nobody_else_writes_receipts(#[case] account: &str) {
     server.merge(GATEWAY, &made, "/status", &forged).await.ok();
     for other in [json!([]), json!(null), json!([receipt(2)])] {
         let patch = json!({"status": {"receipts": other}});
+        server.merge(account, &made, "/status", &patch).await.refused(words);
+    }
+    let words = "status.activity is written by the gateway alone";
+    let activity = json!({"incarnation": "i", "epoch": 1, "at": "2026-01-02T03:14:05Z"});
+    let forged = json!({"status": {"activity": activity}});
+    server.merge(account, &made, "/status", &forged).await.refused(words);
+    server.merge(GATEWAY, &made, "/status", &forged).await.ok();
+    for other in [json!(null), json!({"idleSince": "2026-01-02T03:04:05Z"})] {
+        let patch = json!({"status": {"activity": other}});
         server.merge(account, &made, "/status", &patch).await.refused(words);
     }
     server.merge(account, &made, "/status", &json!({"status": {"phase": "Serving"}})).await.ok();

@@ -44,6 +44,7 @@ async fn the_operator_anywhere() {
         "patch awaken.dev/mcpattachments/status",
         "create awaken.dev/sessions",
         "patch awaken.dev/sessions",
+        "delete awaken.dev/sessions",
         "patch awaken.dev/sessions/status",
         "update awaken.dev/sessions/finalizers",
         "update awaken.dev/agents/finalizers",
@@ -58,7 +59,6 @@ async fn the_operator_anywhere() {
         "patch events.k8s.io/events",
     ];
     let may_not = [
-        "delete awaken.dev/sessions",
         "delete networking.k8s.io/networkpolicies",
         "patch awaken.dev/agents",
         "update awaken.dev/mcpattachments",

@@ -14,6 +14,7 @@ use awaken_operator::{
         reason::Reason,
         record::Record,
         redact::Redactor,
+        usage::Activity,
     },
     gateway::{
         auth::{Auth, Caller, ReviewError, Reviews, Right, Times},
@@ -336,6 +337,8 @@ impl Reviews for FakeReviews {
     }
 }
 
+type Look = Box<dyn Fn(&Value) + Send>;
+
 /// What the operator wrote, and what came back.
 #[derive(Default)]
 pub struct Stored {
@@ -343,6 +346,9 @@ pub struct Stored {
     pub version: u64,
     pub writes: usize,
     pub conflicts: usize,
+    /// The next write is done, and its answer and event are lost.
+    pub lose_answer: bool,
+    on_write: Option<Look>,
     pub events: Vec<(String, Reason, String)>,
 }
 
@@ -360,13 +366,21 @@ impl FakeCluster {
 
     /// Writes the Session as the operator does, and lets the gateway see it.
     pub fn write(&self, change: impl FnOnce(&mut Value)) {
-        {
-            let mut stored = self.stored.lock().unwrap();
-            change(&mut stored.session);
-            stored.version += 1;
-            stored.session["metadata"]["resourceVersion"] = json!(stored.version.to_string());
-        }
+        self.write_unseen(change);
         self.show();
+    }
+
+    /// Writes the Session as the operator does; the gateway does not see it.
+    pub fn write_unseen(&self, change: impl FnOnce(&mut Value)) {
+        let mut stored = self.stored.lock().unwrap();
+        change(&mut stored.session);
+        stored.version += 1;
+        stored.session["metadata"]["resourceVersion"] = json!(stored.version.to_string());
+    }
+
+    /// Looks at the Session from now on, whenever the gateway wrote it.
+    pub fn on_write(&self, look: impl Fn(&Value) + Send + 'static) {
+        self.stored.lock().unwrap().on_write = Some(Box::new(look));
     }
 
     /// Lets the gateway see the Session as it is stored.
@@ -415,6 +429,10 @@ impl FakeCluster {
         self.session().status.unwrap_or_default().receipts
     }
 
+    pub fn activity(&self) -> Option<Activity> {
+        self.session().status.unwrap_or_default().activity
+    }
+
     pub fn receipt(&self, generation: i64) -> Option<Receipt> {
         self.receipts().into_iter().find(|r| r.generation == generation)
     }
@@ -433,9 +451,10 @@ impl Cluster for FakeCluster {
         &'a self,
         view: &'a SessionView,
         receipts: &'a [Receipt],
+        activity: Option<&'a Activity>,
     ) -> BoxFuture<'a, Result<SessionView, ClusterError>> {
         Box::pin(async move {
-            {
+            let lost = {
                 let mut stored = self.stored.lock().unwrap();
                 if view.resource_version != stored.version.to_string() {
                     stored.conflicts += 1;
@@ -445,6 +464,16 @@ impl Cluster for FakeCluster {
                 stored.version += 1;
                 stored.session["metadata"]["resourceVersion"] = json!(stored.version.to_string());
                 stored.session["status"]["receipts"] = serde_json::to_value(receipts).unwrap();
+                if let Some(activity) = activity {
+                    stored.session["status"]["activity"] = serde_json::to_value(activity).unwrap();
+                }
+                if let Some(look) = &stored.on_write {
+                    look(&stored.session);
+                }
+                std::mem::take(&mut stored.lose_answer)
+            };
+            if lost {
+                return Err(ClusterError::Other("the connection was lost".into()));
             }
             let written = SessionView::of(&self.session());
             self.show();

@@ -113,6 +113,9 @@ async fn records_come_back_as_they_were_appended(
     assert_eq!(journal.page(&a, 4, 2).await.unwrap(), []);
     assert_eq!(journal.page(&a, u64::MAX, 2).await.unwrap(), []);
     assert_eq!(journal.page(&session("none"), 0, 2).await.unwrap(), []);
+    for (chain, end) in [(&a, 4), (&b, 1), (&session("none"), 0)] {
+        assert_eq!(journal.end(chain).await, Ok(end));
+    }
     assert_eq!(journal.chains().await.unwrap().len(), 2);
     assert_eq!(journal.verify(&a).await, Ok(4));
     assert_eq!(journal.verify(&b).await, Ok(1));

@@ -306,7 +306,9 @@ impl ApiServer {
         {
             return Err(Refusal(StatusCode::CONFLICT, "another uid".to_owned()));
         }
-        let expected = body.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        let expected = body.pointer("/metadata/resourceVersion");
+        let expected = expected.or(body.pointer("/preconditions/resourceVersion"));
+        let expected = expected.and_then(Value::as_str);
         if expected.is_some_and(|v| v != text(&old, "/metadata/resourceVersion")) {
             return Err(Refusal(StatusCode::CONFLICT, "the object has been modified".to_owned()));
         }

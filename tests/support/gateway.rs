@@ -1,6 +1,9 @@
 //! A gateway that does what a script says: it holds its Lease and answers stages with receipts.
 
-use super::apiserver::{ApiServer, text};
+use super::{
+    apiserver::{ApiServer, text},
+    world::NS,
+};
 use serde_json::{Value, json};
 use std::{
     sync::{Arc, Mutex},
@@ -61,6 +64,19 @@ impl Gateway {
     pub fn script(&self, script: impl Fn(&Value) -> Answer + Send + 'static) {
         *self.script.lock().unwrap() = Box::new(script);
         serve(&self.api, &self.name, &self.incarnation, &self.script);
+    }
+
+    /// Says of a Session that nobody uses it since then, or that it is used again.
+    pub fn say_idle(&self, session: &str, since: Option<jiff::Timestamp>) {
+        let of = self.api.get("sessions", NS, session).unwrap();
+        let mut status = of["status"].clone();
+        status["activity"] = json!({
+            "incarnation": self.incarnation, "epoch": status["host"]["epoch"], "at": self.api.now(),
+        });
+        if let Some(since) = since {
+            status["activity"]["idleSince"] = json!(since);
+        }
+        self.api.set_status("sessions", NS, session, status);
     }
 
     /// A clean stop: the Lease is given back.

@@ -75,7 +75,13 @@ struct Attached<'a> {
 
 impl Calls {
     pub(super) async fn attached(&self, call: &Call) -> Reply {
-        match admit(call, &*self.clock) {
+        // until it is on record how it ended, refused calls too
+        let in_use = call.hosted.usage.begin(self.clock.now()).await;
+        let admitted = match in_use {
+            Some(_) => admit(call, &*self.clock),
+            None => Err(Refused::leaving(&call.hosted.label)),
+        };
+        match admitted {
             Ok((errand, question)) => self.carry_out(&errand, question).await,
             Err(refused) => {
                 let ground = Ground::Session(&call.hosted);

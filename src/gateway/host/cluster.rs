@@ -4,7 +4,9 @@
 use super::realize::Note;
 use crate::{
     api::Session,
-    domain::{allowed_targets::ALLOWED_TARGETS, identity::SessionKey, lifecycle::Receipt},
+    domain::{
+        allowed_targets::ALLOWED_TARGETS, identity::SessionKey, lifecycle::Receipt, usage::Activity,
+    },
     gateway::index::SessionView,
 };
 use futures::future::BoxFuture;
@@ -54,11 +56,13 @@ pub trait Cluster: Send + Sync + 'static {
         key: &'a SessionKey,
     ) -> BoxFuture<'a, Result<SessionView, ClusterError>>;
 
-    /// Replaces the receipts of a Session that is still at this resourceVersion.
+    /// Replaces the receipts of a Session that is still at this resourceVersion, and what is said of
+    /// its use.
     fn write_receipts<'a>(
         &'a self,
         view: &'a SessionView,
         receipts: &'a [Receipt],
+        activity: Option<&'a Activity>,
     ) -> BoxFuture<'a, Result<SessionView, ClusterError>>;
 
     /// A Secret.
@@ -119,12 +123,19 @@ impl Cluster for ApiCluster {
         &'a self,
         view: &'a SessionView,
         receipts: &'a [Receipt],
+        activity: Option<&'a Activity>,
     ) -> BoxFuture<'a, Result<SessionView, ClusterError>> {
         Box::pin(async move {
-            let patch = json!({
+            let mut patch = json!({
                 "metadata": {"resourceVersion": view.resource_version, "uid": view.uid},
                 "status": {"receipts": receipts},
             });
+            if let Some(Activity { incarnation, epoch, idle_since, at }) = activity {
+                // a merge keeps what is not named
+                patch["status"]["activity"] = json!({
+                    "incarnation": incarnation, "epoch": epoch, "idleSince": idle_since, "at": at,
+                });
+            }
             let params = PatchParams {
                 field_manager: Some(FIELD_MANAGER.to_owned()),
                 ..PatchParams::default()

@@ -100,7 +100,7 @@ fn seed(bytes: Option<&Vec<u8>>) -> Result<SigningKey, ClusterError> {
 mod tests {
     use super::*;
     use crate::{
-        domain::{identity::SessionKey, lifecycle::Receipt},
+        domain::{identity::SessionKey, lifecycle::Receipt, usage::Activity},
         gateway::{
             host::{cluster::SecretView, realize::Note},
             index::SessionView,
@@ -134,6 +134,7 @@ mod tests {
             &'a self,
             _: &'a SessionView,
             _: &'a [Receipt],
+            _: Option<&'a Activity>,
         ) -> BoxFuture<'a, Result<SessionView, ClusterError>> {
             std::future::pending().boxed()
         }

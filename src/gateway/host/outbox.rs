@@ -1,11 +1,16 @@
-//! The receipts of one Session on their way to the API server: collected for a moment, written
-//! with resourceVersion, written again after a conflict. Nothing else writes them.
+//! The receipts of one Session on their way to the API server, and what is said of its use:
+//! collected for a moment, written with resourceVersion, written again after a conflict. Nothing
+//! else writes them.
 
 use super::cluster::{Cluster, ClusterError};
 use crate::{
-    domain::lifecycle::{Receipt, hosting},
+    domain::{
+        lifecycle::{Receipt, hosting},
+        usage::{Activity, Word},
+    },
     gateway::{
         host::realize::Backoff,
+        hosted::Hosted,
         index::{self, SessionView},
         metrics::GatewayMetrics,
     },
@@ -60,7 +65,7 @@ impl Outbox {
 
 /// Writes what is in the outbox until `stop`, as long as the Session is ours.
 pub async fn run(
-    outbox: Arc<Outbox>,
+    (outbox, hosted): (Arc<Outbox>, Arc<Hosted>),
     ours: SessionView,
     (index, cluster): (index::Shared, Arc<dyn Cluster>),
     metrics: GatewayMetrics,
@@ -74,6 +79,7 @@ pub async fn run(
         tokio::select! {
             () = stop.cancelled() => return,
             () = outbox.changed.notified() => tokio::time::sleep(COLLECT).await,
+            () = hosted.usage.told() => {}
         }
         let mut failures = 0;
         loop {
@@ -84,7 +90,7 @@ pub async fn run(
             {
                 latest = SessionView::clone(&view);
             }
-            match write(&outbox, &ours, &latest, &*cluster, &metrics).await {
+            match write((&outbox, &hosted), &ours, &latest, &*cluster, &metrics).await {
                 Ok(None) => break,
                 Ok(Some(written)) => {
                     (latest, overtaken) = (written, version);
@@ -94,7 +100,7 @@ pub async fn run(
                     Ok(fresh) => (latest, overtaken) = (fresh, version),
                     Err(error) => tracing::warn!(session = %ours.key, %error, "cannot be read"),
                 },
-                Err(ClusterError::NotFound) => return,
+                Err(ClusterError::NotFound) => return hosted.usage.goes(),
                 Err(ClusterError::Other(error)) => {
                     tracing::warn!(session = %ours.key, error, "receipts were not written; trying again");
                 }
@@ -115,7 +121,7 @@ pub async fn run(
 }
 
 async fn write(
-    outbox: &Outbox,
+    (outbox, hosted): (&Outbox, &Hosted),
     ours: &SessionView,
     latest: &SessionView,
     cluster: &dyn Cluster,
@@ -124,11 +130,26 @@ async fn write(
     if latest.uid != ours.uid || latest.seat != ours.seat {
         return Ok(None);
     }
-    let wanted = outbox.wanted(latest);
-    if wanted == latest.receipts {
-        return Ok(None);
+    if latest.leaving {
+        hosted.usage.goes();
     }
-    let written = cluster.write_receipts(latest, &wanted).await?;
-    metrics.receipts.inc();
-    Ok(Some(written))
+    let (receipts, word) = (outbox.wanted(latest), hosted.usage.word());
+    let activity = word.and_then(|word| activity(ours, word)).or_else(|| latest.activity.clone());
+    let written = if (&receipts, &activity) == (&latest.receipts, &latest.activity) {
+        None
+    } else {
+        let written = cluster.write_receipts(latest, &receipts, activity.as_ref()).await?;
+        metrics.receipts.inc();
+        Some(written)
+    };
+    if let Some(word) = word {
+        hosted.usage.stands(word);
+    }
+    Ok(written)
+}
+
+/// What this gateway says under its epoch.
+fn activity(ours: &SessionView, Word { idle_since, at }: Word) -> Option<Activity> {
+    let seat = ours.seat.as_ref()?;
+    Some(Activity { incarnation: seat.incarnation.clone(), epoch: seat.epoch, idle_since, at })
 }

@@ -328,6 +328,8 @@ mod tests {
             seat: None,
             generations: vec![],
             receipts: vec![],
+            activity: None,
+            leaving: false,
         };
         let (begun, mut told) = (Instant::now(), vec![]);
         let generation = generation(60_000, None);

@@ -2,7 +2,7 @@
 //! ended. Nothing here touches the loop's own state after it began.
 
 use super::{
-    Input, News, Parts, outbox,
+    Input, News, Parts, idle, outbox,
     post::{Post, PostId, Unit},
     realize::{Realized, Realizer, Terms, startup, time_to_tell, until_proven},
     watchdog::{self, Ears, Sign},
@@ -79,7 +79,13 @@ pub fn take_over(parts: Parts, outlet: Outlet, post: &Post) -> impl Future<Outpu
 pub fn write_receipts(parts: &Parts, post: &Post) -> impl Future<Output = ()> + use<> {
     let world = (parts.index.clone(), parts.cluster.clone());
     let ours = SessionView::clone(&post.view);
-    outbox::run(post.outbox.clone(), ours, world, parts.metrics.clone(), post.stop.clone())
+    let outbox = (post.outbox.clone(), post.hosted.clone());
+    outbox::run(outbox, ours, world, parts.metrics.clone(), post.stop.clone())
+}
+
+/// Looks again and again whether the Session is idle, as long as it is served here.
+pub fn watch_use(parts: &Parts, post: &Post) -> impl Future<Output = ()> + use<> {
+    idle::watch(parts.clone(), post.hosted.clone(), post.view.clone(), post.stop.clone())
 }
 
 /// Brings a generation up and tells; `patience` limits how long.

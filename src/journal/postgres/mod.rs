@@ -108,6 +108,10 @@ impl Read for Postgres {
         self.0.reader.page(chain, after, limit).boxed()
     }
 
+    fn end<'a>(&'a self, chain: &'a Chain) -> BoxFuture<'a, Result<u64, ReadError>> {
+        self.0.reader.end(chain).boxed()
+    }
+
     fn open_intents<'a>(
         &'a self,
         chain: &'a Chain,

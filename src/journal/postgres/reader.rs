@@ -110,6 +110,10 @@ impl Reader {
         page.into_iter().map(|raw| raw.record(chain)).collect()
     }
 
+    pub async fn end(&self, chain: &Chain) -> Result<u64, ReadError> {
+        Ok(self.chain(chain).await?.map_or(0, |(_, end)| end.seq))
+    }
+
     pub async fn open_intents(&self, chain: &Chain) -> Result<Vec<Record>, ReadError> {
         let rows = self.query(OPEN, &[&chain.to_string()]).await?;
         rows.iter().map(|row| raw(row).record(chain)).collect()

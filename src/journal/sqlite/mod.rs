@@ -229,6 +229,11 @@ impl Read for Sqlite {
         self.read(move |db| reader::page(db, &chain, after, limit)).boxed()
     }
 
+    fn end<'a>(&'a self, chain: &'a Chain) -> BoxFuture<'a, Result<u64, ReadError>> {
+        let chain = chain.clone();
+        self.read(move |db| reader::end(db, &chain)).boxed()
+    }
+
     fn open_intents<'a>(
         &'a self,
         chain: &'a Chain,

@@ -62,6 +62,11 @@ pub(super) fn page(
     raw_page(db, row.id, after, limit)?.into_iter().map(|raw| raw.record(chain)).collect()
 }
 
+pub(super) fn end(db: &Connection, chain: &Chain) -> Result<u64, ReadError> {
+    let Some(row) = schema::find_chain(db, chain).map_err(unavailable)? else { return Ok(0) };
+    Ok(schema::last(db, row.id).map_err(unavailable)?.seq)
+}
+
 pub(super) fn open_intents(db: &Connection, chain: &Chain) -> Result<Vec<Record>, ReadError> {
     let Some(row) = schema::find_chain(db, chain).map_err(unavailable)? else { return Ok(vec![]) };
     let sql = format!("SELECT {COLUMNS} FROM records WHERE {OPEN} ORDER BY place");
