@@ -46,6 +46,17 @@ fn program(name: &str) -> PathBuf {
     found.pop().expect("Postgres is installed: scripts/install-deps does it")
 }
 
+fn children(parent: u32) -> Vec<String> {
+    let all = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+    all.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Whether it runs; one that only waits for its parent to see its end does not.
+fn is_alive(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
 impl Server {
     /// A new server, ready.
     pub fn start() -> Self {
@@ -129,25 +140,26 @@ impl Server {
         self.child = child.unwrap_or_else(|said| panic!("Postgres does not start:\n{said}"));
     }
 
-    /// Ends it as a crash would, without any farewell.
+    /// Ends it as a crash of its machine would, without any farewell: every process of it is gone.
     pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            // its other processes see it and end; the lock of the folder is theirs until then
-            let alive = |pid: &str| Path::new("/proc").join(pid).exists();
-            let pid = child.id().to_string();
-            assert!(!alive(&pid));
+        let Some(mut child) = self.child.take() else { return };
+        let rest = children(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // they would see that their parent is gone, but may take a statement until then
+        let _ = Command::new("kill").arg("-KILL").args(&rest).stderr(Stdio::null()).status();
+        let since = std::time::Instant::now();
+        while rest.iter().any(|pid| is_alive(pid)) {
+            assert!(since.elapsed().as_secs() < 60, "processes of Postgres stay");
+            std::thread::yield_now();
         }
     }
 
     /// Stops the whole server in its tracks, or lets it go on: `STOP` or `CONT`.
     pub fn signal(&self, signal: &str) {
-        let parent = self.child.as_ref().unwrap().id().to_string();
-        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
-        let children = children.unwrap();
+        let parent = self.child.as_ref().unwrap().id();
         let mut kill = Command::new("kill");
-        kill.arg(format!("-{signal}")).arg(&parent).args(children.split_whitespace());
+        kill.arg(format!("-{signal}")).arg(parent.to_string()).args(children(parent));
         assert!(kill.status().unwrap().success());
     }
 
