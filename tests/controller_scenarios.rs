@@ -11,6 +11,8 @@ mod exports;
 mod leaving;
 #[path = "controller_scenarios/on_demand.rs"]
 mod on_demand;
+#[path = "controller_scenarios/own.rs"]
+mod own;
 #[path = "controller_scenarios/secrets.rs"]
 mod secrets;
 mod support;

@@ -120,9 +120,11 @@ impl World {
         let servers: Vec<&'static str> =
             if stdio.is_some() { vec!["http", "stdio"] } else { vec!["http"] };
         let rules = ToolSet { default: Permission::Allow, tools: BTreeMap::new() };
-        let policies = servers.iter().map(|s| ((*s).to_owned(), Arc::new(rules.clone()))).collect();
+        let policies: BTreeMap<_, _> =
+            servers.iter().map(|s| ((*s).to_owned(), Arc::new(rules.clone()))).collect();
         let key = SessionKey { namespace: "team-a".to_owned(), name: "coder".to_owned() };
-        let hosted = Arc::new(Hosted::new(key, "uid-session".to_owned(), 1, Arc::new(policies)));
+        let hosted =
+            Arc::new(Hosted::new(key, "uid-session".to_owned(), 1, Arc::new(policies.into())));
         let events: EventSink = Arc::new(|_| {});
         let mut entries = vec![];
         for (number, name) in (1..).zip(&servers) {
@@ -232,6 +234,7 @@ fn generation(number: i64, name: &str, url: &str) -> Generation {
         generation: number,
         attachment: name.to_owned(),
         attachment_uid: format!("uid-{name}"),
+        origin: awaken_operator::domain::lifecycle::Origin::Agent,
         server: name.to_owned(),
         source: "sha256:source".to_owned(),
         state: State::Active,

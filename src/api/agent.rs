@@ -62,6 +62,9 @@ pub struct AgentSpec {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["attachment"]))]
     #[x_kube(validation = ("self.map(t, has(t.tools) ? size(t.tools) : 0).sum() <= 1024", "an Agent names at most 1024 tools in all its toolSets"))]
     pub tool_sets: Vec<ToolSetSpec>,
+    /// What the Agent's Sessions may bring themselves.
+    #[serde(default, skip_serializing_if = "SessionAttachments::is_default")]
+    pub session_attachments: SessionAttachments,
     /// What of this Agent /v1/mcp shows, beside the ToolSets, which hold for its calls as for every
     /// other. Needs session.mode Standing, and a namespace that the installation lets export. At
     /// most 64. Default none.
@@ -92,6 +95,29 @@ pub struct SessionSettings {
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+([.][0-9]+)?(ms|s|m|h))+$"))]
     #[x_kube(validation = ("duration(self) >= duration('10s') && duration(self) <= duration('8760h')", "maxLifetime must be between 10s and 8760h"))]
     pub max_lifetime: Option<Duration>,
+}
+
+/// What an Agent's Sessions may bring themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionAttachments {
+    /// The widest permission that the toolSets of a Session give, Allow or Deny: what is wider there
+    /// counts as this. Deny: Sessions bring no attachments of their own. Read live, as toolSets are.
+    /// Default Deny.
+    #[serde(default = "deny")]
+    pub max: Permission,
+}
+
+impl Default for SessionAttachments {
+    fn default() -> Self {
+        Self { max: deny() }
+    }
+}
+
+impl SessionAttachments {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Who makes an Agent's Sessions.
@@ -186,7 +212,8 @@ pub struct Workspace {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ToolSetSpec {
-    /// metadata.name of the McpAttachment, in this namespace. It need not exist yet.
+    /// In an Agent, metadata.name of the McpAttachment, in this namespace; it need not exist yet. In
+    /// a Session, the name in spec.attachments.
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = ("!format.dns1123Subdomain().validate(self).hasValue()", "attachment must be the metadata.name of an McpAttachment: lower-case letters, digits, '-' and '.'"))]
     pub attachment: String,

@@ -8,6 +8,7 @@ use super::{
     events::transitions,
     hosts::{Placement, place},
     launch::perform,
+    own,
     plan::Plan,
     pods,
     queue::Outcome,
@@ -17,11 +18,11 @@ use super::{
 use crate::{
     api::{
         Session, SessionStatus,
-        condition::{READY, RECONCILING, STALLED, set},
+        condition::{ACCEPTED, READY, RECONCILING, STALLED, bounded, set},
         session::{FrozenEnvironment, Phase},
     },
     domain::{
-        lifecycle::{Generation, Owner, PodFact, Situation, Step, generation_of, step},
+        lifecycle::{Generation, Origin, Owner, PodFact, Situation, Step, generation_of, step},
         reason::Reason,
     },
 };
@@ -118,8 +119,12 @@ pub async fn advance(
         ctx.count_ignored(&seen.key, &next.ignored);
         let status = status(seen, plan, &session, &placement, &next, course);
         let written = ctx.apply.session_status(&session, &status).await;
+        let news = own::news(&session, plan);
         session = after_write(ctx, &seen.key, session, written).await?;
         tell(ctx, seen, &before, &next);
+        for Problem { reason, message } in news {
+            ctx.events.warn(session.object_ref(&()), reason, message);
+        }
         (progress.entries, progress.wake) = (next.entries.clone(), next.wake);
         let refusals = perform(ctx, seen, plan, &session, &next, &pods).await?;
         if refusals.is_empty() {
@@ -183,6 +188,7 @@ fn status(
         Phase::Serving => (overall.ready, overall.reason, overall.message.clone()),
     };
     let observed = session.metadata.generation;
+    let brings = !session.spec.attachments.is_empty();
     let mut conditions = old.conditions;
     let mut put = |type_, status, message: &str| {
         set(&mut conditions, type_, status, reason, message, observed, seen.now);
@@ -192,6 +198,17 @@ fn status(
     put(READY, ready, &message);
     put(RECONCILING, !ready && !stalled, "");
     put(STALLED, stalled, "");
+    match own::accepted(plan) {
+        Err(problem) => {
+            let message = bounded(&problem.message);
+            set(&mut conditions, ACCEPTED, false, problem.reason, &message, observed, seen.now);
+        }
+        Ok(()) if brings || conditions.iter().any(|c| c.type_ == ACCEPTED) => {
+            let message = Reason::Accepted.meaning();
+            set(&mut conditions, ACCEPTED, true, Reason::Accepted, message, observed, seen.now);
+        }
+        Ok(()) => {}
+    }
     SessionStatus {
         observed_generation: observed,
         phase: Some(phase),
@@ -203,6 +220,7 @@ fn status(
         receipts: old.receipts,
         activity: old.activity,
         summary: Some(agent::summary(&view, plan)),
+        last_handled_reconcile_at: own::asked(session).cloned().or(old.last_handled_reconcile_at),
     }
 }
 
@@ -234,8 +252,12 @@ fn tell(ctx: &Context, seen: &Seen, before: &SessionStatus, next: &Step) {
             session = %seen.key, attachment = about.name, reason = %t.reason, message = t.message,
             "generation"
         );
-        // One attachment may be served in several Sessions.
+        let mut entries = next.entries.iter().chain(&before.attachments);
+        let own =
+            entries.find(|e| e.origin == Origin::Session && e.attachment_uid == t.attachment_uid);
+        // One attachment may be served in several Sessions; one of a Session's own is told of there.
         let message = match &seen.session {
+            _ if let Some(own) = own => format!("{}: {}", own.attachment, t.message),
             Some(session) if session.name_any() != session.spec.agent_ref.name => {
                 format!("Session {}: {}", session.name_any(), t.message)
             }

@@ -6,7 +6,7 @@ use super::{
     attachment::{Health, View, health},
     build::session::{FINALIZER, Ownership, ownership, standing},
     plan::Plan,
-    seen::{Problem, Seen, few},
+    seen::{Problem, Seen, few, sentences},
 };
 use crate::{
     api::{
@@ -14,7 +14,10 @@ use crate::{
         agent::SessionMode,
         condition::{ACCEPTED, READY, RECONCILING, STALLED, set},
     },
-    domain::reason::{Class, Reason},
+    domain::{
+        lifecycle::Origin,
+        reason::{Class, Reason},
+    },
 };
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -86,14 +89,16 @@ fn is_managed(session: &Session) -> bool {
 
 /// How many attachments are in service, of how many.
 pub fn summary(view: &View<'_>, plan: &Plan) -> String {
-    let serving = plan.judged.iter().filter(|j| health(view, j).serving).count();
-    format!("{serving}/{}", plan.judged.len())
+    let judged = || plan.judged.iter().filter(|j| !j.is_outranked());
+    let serving = judged().filter(|j| health(view, j).serving).count();
+    format!("{serving}/{}", judged().count())
 }
 
 /// How all attachments do together in one Session; those that are suspended are as their owner
 /// wants them.
 pub fn overall(view: &View<'_>, plan: &Plan) -> Health {
-    let all: Vec<_> = plan.judged.iter().map(|j| (j, health(view, j))).collect();
+    let judged = plan.judged.iter().filter(|j| !j.is_outranked());
+    let all: Vec<_> = judged.map(|j| (j, health(view, j))).collect();
     let serving = all.iter().any(|(_, h)| h.serving);
     let with = |ready: bool, reason: Reason, message| {
         let stalled = !ready && reason.class() == Class::Permanent;
@@ -118,12 +123,21 @@ pub fn overall(view: &View<'_>, plan: &Plan) -> Health {
         let others = || all.iter().filter(|(j, _)| !j.is_suspended());
         let stuck = others().all(|(_, h)| h.ready || h.stalled);
         let message = format!("Not in service: {}.", few(&waiting));
+        // Of those no object tells more.
+        let own =
+            all.iter().find(|(j, h)| j.origin == Origin::Session && !h.ready && !j.is_suspended());
+        let message = match own {
+            Some((j, h)) => {
+                sentences(&message, &format!("{}: {}", j.attachment.name_any(), h.message))
+            }
+            None => message,
+        };
         let health = with(false, Reason::WaitingForAttachments, message);
         return Health { stalled: stuck, reconciling: !stuck, ..health };
     }
     match no_session {
         Some(problem) => Health::without_session(problem),
-        None if all.is_empty() => {
+        None if plan.judged.is_empty() => {
             with(true, Reason::NoAttachments, Reason::NoAttachments.meaning().to_owned())
         }
         None => with(true, Reason::Ready, Reason::Ready.meaning().to_owned()),

@@ -2,6 +2,7 @@
 //! their Session, in [`super::session`].
 
 use super::{
+    own,
     plan::Judged,
     seen::{Problem, few, sentences},
 };
@@ -12,7 +13,7 @@ use crate::{
     },
     domain::{
         lifecycle::{
-            Evidence, Generation, State, Wish,
+            Evidence, Generation, Origin, State, Wish,
             retry::{is_lost, next_try},
         },
         reason::{Class, Reason},
@@ -57,7 +58,7 @@ impl Health {
         (self.ready, self.serving, !self.stalled)
     }
 
-    /// As it should be, though there is no Session.
+    /// As it should be, though there is no Session for it.
     pub fn without_session(problem: &Problem) -> Self {
         let Problem { reason, message } = problem.clone();
         let (serving, reconciling, stalled) = (false, false, false);
@@ -67,6 +68,17 @@ impl Health {
 
 /// How an attachment does.
 pub fn health(view: &View<'_>, judged: &Judged) -> Health {
+    let health = as_of_agent(view, judged);
+    match judged.origin {
+        Origin::Agent => health,
+        Origin::Session => {
+            let message = own::told(&judged.attachment.name_any(), &health.message);
+            Health { message, ..health }
+        }
+    }
+}
+
+fn as_of_agent(view: &View<'_>, judged: &Judged) -> Health {
     let serving = serving(view, judged);
     let from = |reason: Reason, message: String| {
         let message = match serving {
@@ -79,8 +91,9 @@ pub fn health(view: &View<'_>, judged: &Judged) -> Health {
         Health { ready: false, serving, reconciling, stalled, reason, message }
     };
     let problem = judged.accepted.as_ref().err().or(judged.held.as_ref()).or(view.blocked);
-    if let Some(problem) = problem.filter(|p| p.reason == Reason::NoSession) {
-        return Health::without_session(problem);
+    let nowhere = |p: &&Problem| matches!(p.reason, Reason::NoSession | Reason::Outranked);
+    if let Some(problem) = problem.filter(nowhere) {
+        return Health { serving: serving.is_some(), ..Health::without_session(problem) };
     }
     if let Some(Problem { reason, message }) = problem {
         return from(*reason, message.clone());
@@ -205,7 +218,7 @@ pub fn status(view: &View<'_>, judged: &Judged, health: &Health) -> McpAttachmen
         }
     };
     let desired = match judged.wish {
-        Wish::Withdraw(_) => None,
+        Wish::Withdraw(_) | Wish::Yield => None,
         Wish::Serve(_) | Wish::Hold => newest(view, judged),
     };
     McpAttachmentStatus {

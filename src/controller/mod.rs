@@ -25,6 +25,7 @@ pub mod latest;
 pub mod launch;
 pub mod leaving;
 pub mod metrics;
+pub mod own;
 pub mod plan;
 pub mod pods;
 pub mod project;

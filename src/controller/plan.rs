@@ -1,8 +1,9 @@
-//! What is asked for in a Session: each attachment judged against its Agent, its Secrets and the
-//! others. Pure; what follows for the generations is decided by `domain::lifecycle`.
+//! What is asked for in a Session: each attachment, of the Agent and of the Session's own, judged
+//! against its Agent, its Secrets and the others. Pure; what follows for the generations is decided
+//! by `domain::lifecycle`.
 
 use super::{
-    secrets,
+    own, secrets,
     seen::{Problem, Seen},
     target,
 };
@@ -16,7 +17,7 @@ use crate::{
     domain::{
         allowed_targets::Destination,
         identity::{Fingerprint, server_name_problem},
-        lifecycle::{Blueprint, CredentialRef, Desired, Limits, Place, SecretKey, Wish},
+        lifecycle::{Blueprint, CredentialRef, Desired, Limits, Origin, Place, SecretKey, Wish},
         reason::Reason,
     },
 };
@@ -27,7 +28,7 @@ use std::{collections::BTreeSet, sync::Arc};
 /// What is asked for in a Session.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Each attachment, in the order of their age.
+    /// Each attachment: the Agent's in the order of their age, then the Session's own.
     pub judged: Vec<Judged>,
     /// What the lifecycle is asked for.
     pub desired: Vec<Desired>,
@@ -37,11 +38,16 @@ pub struct Plan {
     pub dangling: Vec<String>,
 }
 
+/// Attachments in one Session, at most.
+const MOST: usize = 64;
+
 /// One attachment, judged.
 #[derive(Clone, Debug)]
 pub struct Judged {
-    /// The attachment.
+    /// The attachment; one of the Session's own is stored in the Session alone.
     pub attachment: Arc<McpAttachment>,
+    /// Who brought it.
+    pub origin: Origin,
     /// Whether its spec is valid and its partner there.
     pub accepted: Result<(), Problem>,
     /// What keeps it though it is accepted: a Secret, or suspension.
@@ -57,8 +63,13 @@ impl Judged {
     pub fn source(&self) -> Option<&str> {
         match &self.wish {
             Wish::Serve(blueprint) => Some(&blueprint.source),
-            Wish::Hold | Wish::Withdraw(_) => None,
+            Wish::Hold | Wish::Withdraw(_) | Wish::Yield => None,
         }
+    }
+
+    /// Whether the Session has one of its own in its place.
+    pub fn is_outranked(&self) -> bool {
+        self.wish == Wish::Yield
     }
 
     /// Whether it is out of service because its owner wants that.
@@ -75,14 +86,25 @@ pub fn plan(seen: &Seen) -> Plan {
     let mut attachments = seen.attachments.clone();
     attachments.sort_by_key(|a| (a.metadata.creation_timestamp.clone(), a.metadata.uid.clone()));
     let mut taken = Taken::default();
-    let judged: Vec<_> = attachments
-        .into_iter()
-        .map(|a| judge(seen, usable(seen, environment.as_ref()), &mut taken, a))
-        .collect();
+    let usable = usable(seen, environment.as_ref());
+    let outranking = own::outranking(seen);
+    let mut judged = vec![];
+    for attachment in attachments {
+        judged.push(match outranking.contains(&*attachment.name_any()) {
+            true => outranked(attachment),
+            false => judge(seen, usable, &mut taken, Origin::Agent, attachment),
+        });
+    }
+    // These count as the newer ones: what a Session brings keeps nothing of the Agent's away.
+    for attachment in seen.session.iter().flat_map(|s| own::attachments(s)) {
+        judged.push(judge(seen, usable, &mut taken, Origin::Session, attachment));
+    }
     let mut desired: Vec<_> = judged.iter().map(desire).collect();
+    desired.extend(own::taken_out(seen, &judged));
     desired.extend(seen.unreadable.iter().map(|uid| Desired {
         attachment: String::new(),
         attachment_uid: uid.clone(),
+        origin: Origin::Agent,
         wish: Wish::Hold,
         retry: false,
     }));
@@ -135,12 +157,27 @@ fn desire(judged: &Judged) -> Desired {
     Desired {
         attachment: attachment.name_any(),
         attachment_uid: attachment.metadata.uid.clone().unwrap_or_default(),
+        origin: judged.origin,
         wish: judged.wish.clone(),
         retry: asked.is_some() && asked != answered,
     }
 }
 
-/// What older attachments of the same Agent have taken.
+/// One of the Agent's in whose place the Session has one of its own.
+fn outranked(attachment: Arc<McpAttachment>) -> Judged {
+    let cause =
+        format!("The Session has an attachment of its own named {:?}.", attachment.name_any());
+    Judged {
+        target: target::line(&attachment.spec),
+        attachment,
+        origin: Origin::Agent,
+        accepted: Ok(()),
+        held: Some(Problem::new(Reason::Outranked, cause)),
+        wish: Wish::Yield,
+    }
+}
+
+/// What older attachments of the same Session have taken.
 #[derive(Default)]
 struct Taken {
     servers: Vec<(String, String)>,
@@ -151,17 +188,26 @@ fn judge(
     seen: &Seen,
     environment: Option<&FrozenEnvironment>,
     taken: &mut Taken,
+    origin: Origin,
     attachment: Arc<McpAttachment>,
 ) -> Judged {
     let target = target::line(&attachment.spec);
-    let build = |accepted, held, wish| Judged {
+    let told = |problem: Problem| match origin {
+        Origin::Agent => problem,
+        Origin::Session => {
+            let message = own::told(&attachment.name_any(), &problem.message);
+            Problem { message, ..problem }
+        }
+    };
+    let build = |accepted: Result<(), Problem>, held: Option<Problem>, wish| Judged {
         attachment: attachment.clone(),
-        accepted,
-        held,
+        origin,
+        accepted: accepted.map_err(told),
+        held: held.map(told),
         wish,
         target: target.clone(),
     };
-    let valid = match validate(seen, environment, taken, &attachment) {
+    let valid = match validate(seen, environment, taken, origin, &attachment) {
         Ok(valid) => valid,
         Err(problem) => return build(Err(problem), None, Wish::Withdraw(Reason::Draining)),
     };
@@ -185,6 +231,7 @@ fn validate<'a>(
     seen: &Seen,
     environment: Option<&'a FrozenEnvironment>,
     taken: &mut Taken,
+    origin: Origin,
     attachment: &'a McpAttachment,
 ) -> Result<Valid<'a>, Problem> {
     let (name, spec) = (attachment.name_any(), &attachment.spec);
@@ -192,13 +239,20 @@ fn validate<'a>(
         let cause = format!("The Agent {:?} does not exist.", spec.agent_ref.name);
         return Err(Problem::new(Reason::AgentNotFound, cause));
     };
+    if origin == Origin::Session && !own::allowed(seen) {
+        let cause =
+            format!("The Agent {:?} has no sessionAttachments.max of Allow.", agent.name_any());
+        return Err(Problem::new(Reason::SessionAttachmentsDenied, cause));
+    }
     let server = spec.server_name.clone().unwrap_or_else(|| name.clone());
     if let Some(problem) = server_name_problem(&server) {
         let from = if spec.server_name.is_some() { "spec.serverName" } else { "metadata.name" };
         let cause = format!("The server name {server:?} (from {from}) {problem}.");
         return Err(Problem::new(Reason::InvalidServerName, cause));
     }
-    if !has_tool_set(agent, &name) {
+    if origin == Origin::Session {
+        own::tool_set(seen, &name)?;
+    } else if !has_tool_set(agent, &name) {
         let cause = format!("The Agent {:?} has no ToolSet for {name:?}.", agent.name_any());
         return Err(Problem::new(Reason::ToolSetMissing, cause));
     }
@@ -236,6 +290,10 @@ fn validate<'a>(
     if let Some((_, older)) = taken.targets.iter().find(|(t, _)| *t == identity) {
         let cause = format!("The older attachment {older:?} has exactly this target.");
         return Err(Problem::new(Reason::DuplicateTarget, cause));
+    }
+    if taken.servers.len() >= MOST {
+        let cause = format!("The Session has {MOST} older attachments.");
+        return Err(Problem::new(Reason::TooManyAttachments, cause));
     }
     taken.servers.push((server, name.clone()));
     taken.targets.push((identity, name));
@@ -447,6 +505,160 @@ mod tests {
         ]);
         assert_eq!(refused(&plan(&seen), "a"), None);
         assert_eq!(refused(&plan(&seen), "b"), Some(Reason::DuplicateTarget));
+    }
+
+    /// With a Session that brings these, each with its ToolSet, and an Agent that lets it.
+    fn bringing(mut seen: Seen, attachments: Value) -> Seen {
+        let mut agent = Agent::clone(seen.agent.as_ref().unwrap());
+        agent.spec.session_attachments.max = crate::domain::gate::Permission::Allow;
+        let mut session = crate::controller::build::session::standing(&agent);
+        session.metadata.uid = Some("uid-session".to_owned());
+        session.spec.attachments = serde_json::from_value(attachments).unwrap();
+        let set = |own: &crate::api::session::OwnAttachment| {
+            serde_json::from_value(json!({"attachment": own.name})).unwrap()
+        };
+        session.spec.tool_sets = session.spec.attachments.iter().map(set).collect();
+        (seen.agent, seen.session) = (Some(Arc::new(agent)), Some(Arc::new(session)));
+        seen
+    }
+
+    fn own<'a>(plan: &'a Plan, name: &str) -> &'a Judged {
+        let all = plan.judged.iter().filter(|j| j.origin == Origin::Session);
+        all.into_iter().find(|j| j.attachment.name_any() == name).unwrap()
+    }
+
+    fn wish<'a>(plan: &'a Plan, origin: Origin, name: &str) -> &'a Wish {
+        let found = plan.desired.iter().find(|d| (d.origin, &*d.attachment) == (origin, name));
+        &found.unwrap().wish
+    }
+
+    #[test]
+    fn a_sessions_own_takes_the_place_of_the_agents_of_its_name_alone() {
+        let agents = || {
+            seen(vec![
+                attachment("files", 1, http("https://a/")),
+                attachment("issues", 2, http("https://b/")),
+            ])
+        };
+        let brings = bringing(agents(), json!([{"name": "files", "http": {"url": "https://c/"}}]));
+        let planned = plan(&brings);
+        assert!(planned.judged[0].is_outranked() && planned.judged[0].accepted.is_ok());
+        assert_eq!(*wish(&planned, Origin::Agent, "files"), Wish::Yield);
+        for (origin, name) in [(Origin::Agent, "issues"), (Origin::Session, "files")] {
+            assert!(matches!(wish(&planned, origin, name), Wish::Serve(_)), "{name}");
+        }
+        let uids: Vec<_> = planned.desired.iter().map(|d| d.attachment_uid.as_str()).collect();
+        assert_eq!(uids[..2], ["uid-files", "uid-issues"]);
+        assert!(uids[2].starts_with("own-"), "{uids:?}");
+        // The same target as the one that it outranks is no duplicate.
+        let same = bringing(agents(), json!([{"name": "files", "http": {"url": "https://a/"}}]));
+        assert_eq!(own(&plan(&same), "files").accepted, Ok(()));
+    }
+
+    #[test]
+    fn without_the_agents_leave_a_session_brings_nothing_and_outranks_nothing() {
+        let agents = seen(vec![attachment("files", 1, http("https://a/"))]);
+        let mut brings =
+            bringing(agents, json!([{"name": "files", "http": {"url": "https://c/"}}]));
+        let mut agent = Agent::clone(brings.agent.as_ref().unwrap());
+        agent.spec.session_attachments = Default::default();
+        brings.agent = Some(Arc::new(agent));
+        let planned = plan(&brings);
+        assert!(matches!(wish(&planned, Origin::Agent, "files"), Wish::Serve(_)));
+        let refused = own(&planned, "files").accepted.as_ref().unwrap_err();
+        assert_eq!(refused.reason, Reason::SessionAttachmentsDenied);
+        assert_eq!(*wish(&planned, Origin::Session, "files"), Wish::Withdraw(Reason::Draining));
+    }
+
+    #[rstest]
+    #[case::server_of_the_agents(
+        json!([{"name": "mine", "serverName": "files", "http": {"url": "https://c/"}}]),
+        Reason::DuplicateServerName
+    )]
+    #[case::target_of_the_agents(json!([{"name": "mine", "http": {"url": "https://a/"}}]), Reason::DuplicateTarget)]
+    #[case::server_of_the_first(
+        json!([{"name": "first", "serverName": "mine", "http": {"url": "https://c/"}}, {"name": "mine", "http": {"url": "https://d/"}}]),
+        Reason::DuplicateServerName
+    )]
+    #[case::target_of_the_first(
+        json!([{"name": "first", "http": {"url": "https://c/"}}, {"name": "mine", "http": {"url": "https://c/"}}]),
+        Reason::DuplicateTarget
+    )]
+    #[case::forbidden(json!([{"name": "mine", "http": {"url": "http://127.0.0.1/"}}]), Reason::TargetForbidden)]
+    #[case::secret(
+        json!([{"name": "mine", "http": {"url": "https://c/", "credential": {"secretKeyRef": {"name": "reserved", "key": "k"}}}}]),
+        Reason::SecretReserved
+    )]
+    fn of_two_the_sessions_own_gives_way(#[case] set: Value, #[case] reason: Reason) {
+        let mut agents = seen(vec![attachment("files", 9, http("https://a/"))]);
+        agents.rules.reserved_secrets = vec!["reserved".to_owned()];
+        let planned = plan(&bringing(agents, set));
+        let refused = own(&planned, "mine").accepted.as_ref().unwrap_err();
+        assert_eq!(refused.reason, reason);
+        assert!(!refused.message.contains(" spec.http"), "{}", refused.message);
+        assert_eq!(refused_of_agent(&planned), None);
+        let told = crate::controller::own::accepted(&planned).unwrap_err();
+        assert!(told.message.starts_with("mine: ") && told.reason == reason, "{}", told.message);
+    }
+
+    fn refused_of_agent(plan: &Plan) -> Option<&Problem> {
+        let mut agents = plan.judged.iter().filter(|j| j.origin == Origin::Agent);
+        agents.find_map(|j| j.accepted.as_ref().err())
+    }
+
+    #[test]
+    fn a_sessions_own_inherits_no_tool_set_of_the_agents() {
+        let agents = seen(vec![attachment("files", 1, http("https://a/"))]);
+        let mut brings =
+            bringing(agents, json!([{"name": "files", "http": {"url": "https://c/"}}]));
+        let mut session = crate::api::Session::clone(brings.session.as_ref().unwrap());
+        session.spec.tool_sets = vec![];
+        brings.session = Some(Arc::new(session));
+        let planned = plan(&brings);
+        let refused = own(&planned, "files").accepted.as_ref().unwrap_err();
+        assert_eq!(refused.reason, Reason::ToolSetMissing);
+        assert!(refused.message.contains("spec.toolSets of the Session"), "{}", refused.message);
+    }
+
+    #[test]
+    fn what_was_taken_out_of_the_set_makes_room() {
+        let agents = seen(vec![attachment("issues", 2, http("https://b/"))]);
+        let mut brings = bringing(agents, json!([{"name": "new", "http": {"url": "https://c/"}}]));
+        let mut session = crate::api::Session::clone(brings.session.as_ref().unwrap());
+        let entry = |name: &str, origin: &str| {
+            json!({
+                "generation": 1, "attachment": name, "attachmentUid": format!("uid of {name}"),
+                "origin": origin, "server": name, "source": "sha256:s", "state": "Active",
+                "target": {"http": {"url": "https://h/"}},
+                "limits": {"startupTimeoutMs": 1, "callTimeoutMs": 2, "drainTimeoutMs": 3,
+                    "maxConcurrentCalls": 4, "maxMessageBytes": 5555},
+                "reason": "Active", "since": "2026-01-01T00:00:00Z",
+            })
+        };
+        let entries = json!([entry("old", "Session"), entry("deleted", "Agent")]);
+        session.status = Some(crate::api::SessionStatus {
+            attachments: serde_json::from_value(entries).unwrap(),
+            ..crate::api::SessionStatus::default()
+        });
+        brings.session = Some(Arc::new(session));
+        let planned = plan(&brings);
+        assert_eq!(*wish(&planned, Origin::Session, "old"), Wish::Yield);
+        assert!(planned.desired.iter().all(|d| d.attachment != "deleted"), "that drains at once");
+    }
+
+    #[test]
+    fn a_session_holds_no_more_than_it_can() {
+        let all =
+            (0..64).map(|i| attachment(&format!("a{i}"), i % 60, http(&format!("https://h{i}/"))));
+        let brings = bringing(
+            seen(all.collect()),
+            json!([{"name": "mine", "http": {"url": "https://mine/"}}, {"name": "a7", "http": {"url": "https://x/"}}]),
+        );
+        let planned = plan(&brings);
+        // One takes the place of an Agent's, so there is room for the other.
+        assert_eq!(own(&planned, "mine").accepted, Ok(()));
+        let refused = own(&planned, "a7").accepted.as_ref().unwrap_err();
+        assert_eq!(refused.reason, Reason::TooManyAttachments);
     }
 
     #[test]

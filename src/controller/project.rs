@@ -14,15 +14,19 @@ use super::{
     exports, leaving,
     plan::{Judged, Plan, plan},
     refs::named,
-    scrub,
-    seen::{Problem, Seen, few, sentences},
+    seen::{Problem, Seen, sentences},
+    target,
 };
 use crate::{
     api::{
         McpAttachment, RECONCILE_REQUESTED_AT, Session, agent::SessionMode,
         attachment::McpAttachmentStatus,
     },
-    domain::{identity::SessionKey, lifecycle::Generation, reason::Reason},
+    domain::{
+        identity::SessionKey,
+        lifecycle::{Generation, Origin},
+        reason::Reason,
+    },
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -58,12 +62,18 @@ impl Facet {
         };
         Self {
             session: Some(named(&**session)),
-            plan: plan(&Seen { session: Some(session.clone()), ..seen.clone() }),
+            plan: of_agent(plan(&Seen { session: Some(session.clone()), ..seen.clone() })),
             entries: status.attachments,
             alive,
             blocked: None,
         }
     }
+}
+
+/// The plan without what the Session brings itself, of which its own status tells.
+fn of_agent(mut plan: Plan) -> Plan {
+    plan.judged.retain(|judged| judged.origin == Origin::Agent);
+    plan
 }
 
 /// The Sessions of the Agent of this key. Never empty: without any there is one that says so.
@@ -92,7 +102,7 @@ pub fn facets(
         }
         Standing::None(problem) | Standing::Refused(problem) => Some(problem.clone()),
     };
-    let (entries, alive) = (progress.entries.clone(), progress.alive);
+    let (entries, alive, plan) = (progress.entries.clone(), progress.alive, of_agent(plan));
     vec![Facet { session: None, plan, entries, alive, blocked }]
 }
 
@@ -127,8 +137,9 @@ fn worst<'a>(facets: &'a [Facet], attachment: &Judged, now: Timestamp) -> Told<'
         let judged = facet.plan.judged.iter().find(|j| j.attachment.metadata.uid == *uid)?;
         Some(Told { facet, judged, health: health(&facet.view(now), judged) })
     });
+    // Where a Session has one of its own in its place, nothing is asked of it.
     let mut told = told
-        .min_by_key(|t| t.health.rank())
+        .min_by_key(|t| (t.judged.is_outranked(), t.health.rank()))
         .expect("every facet judges the same attachments, and there is one");
     let is_of_session = told.judged.accepted.is_ok() && told.judged.held.is_none();
     told.health = named_after(told.health, told.facet, is_of_session);
@@ -170,12 +181,14 @@ pub async fn project(
     session: Option<&Session>,
 ) -> Result<(), Error> {
     let Some(first) = facets.first() else { return Ok(()) };
-    let mut serving = 0;
+    let (mut serving, mut count) = (0, 0);
     for judged in &first.plan.judged {
         let attachment = &judged.attachment;
         warn_of_secrets(ctx, attachment);
         let told = worst(facets, judged, seen.now);
-        serving += usize::from(told.health.serving);
+        if !told.judged.is_outranked() {
+            (serving, count) = (serving + usize::from(told.health.serving), count + 1);
+        }
         let old = attachment.status.clone().unwrap_or_default();
         let mut new = attachment::status(&told.facet.view(seen.now), told.judged, &told.health);
         if !taken_up(ctx, facets, attachment) {
@@ -195,7 +208,7 @@ pub async fn project(
     if let Err(problem) = &accepted {
         overall = agent::refused(&overall, problem);
     }
-    let summary = format!("{serving}/{}", first.plan.judged.len());
+    let summary = format!("{serving}/{count}");
     let new = agent::status(agent, seen.now, &overall, &accepted, summary, session);
     match ctx.apply.status(&**agent, &old, &new).await {
         Ok(Some(written)) => {
@@ -260,17 +273,7 @@ fn warn_of_secrets(ctx: &Context, attachment: &McpAttachment) {
     if observed.is_some() && observed == attachment.metadata.generation {
         return;
     }
-    let mut where_ = vec![];
-    if scrub::suspicious(&stdio.command) {
-        where_.push("command".to_owned());
-    }
-    let args = stdio.args.iter().enumerate().filter(|(_, a)| scrub::suspicious(a));
-    where_.extend(args.map(|(i, _)| format!("args[{i}]")));
-    let env = stdio.env.iter().filter(|e| scrub::suspicious_env(&e.name, &e.value));
-    where_.extend(env.map(|e| format!("env {}", e.name)));
-    if !where_.is_empty() {
-        let cause = format!("These look like secrets: {}.", few(&where_));
-        let problem = Problem::new(Reason::SuspiciousValue, cause);
-        ctx.events.warn(attachment.object_ref(&()), problem.reason, problem.message);
+    if let Some(Problem { reason, message }) = target::suspicion(stdio) {
+        ctx.events.warn(attachment.object_ref(&()), reason, message);
     }
 }

@@ -6,6 +6,7 @@ use super::{
     hosts::Gateways,
     keys::{self, KeyError, SourceKey},
     latest::LatestAll,
+    own,
     refs::{self, named},
     secrets::{Known, SecretState, Values},
     seen::{Leaving, Rules, Seen},
@@ -165,7 +166,8 @@ impl Resolve {
             Some(uid) => (self.pods(uid), self.policy(uid)),
             None => (vec![], None),
         };
-        let secrets = self.secrets(&key.namespace, &attachments).await?;
+        let own = session.as_deref().map(own::attachments).unwrap_or_default();
+        let secrets = self.secrets(&key.namespace, attachments.iter().chain(&own)).await?;
         let (agent, ending) = match agent {
             Some(agent) if !stays(&*agent) => (None, Some(agent)),
             agent => (agent, None),
@@ -267,13 +269,12 @@ impl Resolve {
         self.latest.policies.merge(self.stores.policies.state_filter(belongs), belongs).pop()
     }
 
-    async fn secrets(
+    async fn secrets<'a>(
         &self,
         namespace: &str,
-        attachments: &[Arc<McpAttachment>],
+        attachments: impl Iterator<Item = &'a Arc<McpAttachment>>,
     ) -> Result<BTreeMap<String, SecretState>, ResolveError> {
-        let names: BTreeSet<&str> =
-            attachments.iter().flat_map(|a| refs::secrets_of(&a.spec)).collect();
+        let names: BTreeSet<&str> = attachments.flat_map(|a| refs::secrets_of(&a.spec)).collect();
         let mut out = BTreeMap::new();
         for name in names {
             let key = SessionKey { namespace: namespace.to_owned(), name: name.to_owned() };

@@ -80,7 +80,13 @@ async fn on_demand(
 async fn of_agent(ctx: &Context, key: &SessionKey) -> Result<Outcome, Error> {
     let mut seen = ctx.resolve.gather(key, &key.name).await?;
     let standing = agent::ensure_session(ctx, &mut seen).await?;
-    let plan = plan(&seen);
+    let plan = match &standing {
+        Standing::Ours(_) | Standing::Leaving(_) => plan(&seen),
+        // A Session that is not the Agent's own says nothing of it.
+        Standing::OnDemand | Standing::None(_) | Standing::Refused(_) => {
+            plan(&Seen { session: None, ..seen.clone() })
+        }
+    };
     let progress = match &standing {
         Standing::Ours(session) => {
             let owner = seen.agent.as_ref().and_then(|a| a.controller_owner_ref(&()));

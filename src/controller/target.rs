@@ -1,7 +1,10 @@
 //! What an attachment's target says: its canonical form, and whether it can be used at all. Names
 //! are resolved by the gateway at each connect; here only what is literally written is judged.
 
-use super::seen::Problem;
+use super::{
+    scrub::{scrub, suspicious, suspicious_env},
+    seen::{Problem, few},
+};
 use crate::{
     api::attachment::{Http, McpAttachmentSpec, SandboxStdio},
     domain::{
@@ -45,7 +48,7 @@ pub fn line(spec: &McpAttachmentSpec) -> String {
         }
         (None, None) => String::new(),
     };
-    line = super::scrub::scrub(&line);
+    line = scrub(&line);
     if line.len() > LONGEST {
         let mut end = LONGEST;
         while !line.is_char_boundary(end) {
@@ -55,6 +58,20 @@ pub fn line(spec: &McpAttachmentSpec) -> String {
         line.push('…');
     }
     line
+}
+
+/// What to warn of when values of a stdio target look like secrets; no value is repeated.
+pub fn suspicion(stdio: &SandboxStdio) -> Option<Problem> {
+    let mut where_ = vec![];
+    if suspicious(&stdio.command) {
+        where_.push("command".to_owned());
+    }
+    let args = stdio.args.iter().enumerate().filter(|(_, a)| suspicious(a));
+    where_.extend(args.map(|(i, _)| format!("args[{i}]")));
+    let env = stdio.env.iter().filter(|e| suspicious_env(&e.name, &e.value));
+    where_.extend(env.map(|e| format!("env {}", e.name)));
+    let cause = || format!("These look like secrets: {}.", few(&where_));
+    (!where_.is_empty()).then(|| Problem::new(Reason::SuspiciousValue, cause()))
 }
 
 /// What makes two HTTP targets the same: canonical URL and credential reference.

@@ -7,6 +7,7 @@
 use super::{
     hosts::Gateways,
     latest::{Latest, LatestAll},
+    own,
     queue::Queue,
     refs::{self, named},
     stores::Stores,
@@ -133,7 +134,8 @@ impl Wake {
         self.push(change.keys(|p| refs::of_owned(p.meta())));
     }
 
-    /// A Secret changed: the Agents of the attachments that name it, and their Sessions.
+    /// A Secret changed: the Agents of the attachments that name it, and their Sessions; and those
+    /// Sessions whose own attachments name it.
     pub fn on_secret(&self, change: &Change<'_, PartialObjectMeta<Secret>>) {
         let mut touched = change.keys(|s| Some(named(s)));
         touched.sort();
@@ -145,6 +147,10 @@ impl Wake {
                 touched.binary_search(&key).is_ok()
             })
         };
+        let owners = self.stores.sessions.state_filter(|session| {
+            own::attachments(session).iter().any(|attachment| names(attachment))
+        });
+        self.push(owners.iter().map(|s| refs::of_session(s)).collect());
         let users = self.stores.attachments.state_filter(names);
         self.agents(users.iter().map(|a| refs::of_attachment(a)).collect());
     }

@@ -14,6 +14,17 @@ pub enum Permission {
     Deny,
 }
 
+impl Permission {
+    /// The narrower of the two.
+    #[must_use]
+    pub fn at_most(self, most: Self) -> Self {
+        match (self, most) {
+            (Self::Allow, Self::Allow) => Self::Allow,
+            (Self::Deny, _) | (_, Self::Deny) => Self::Deny,
+        }
+    }
+}
+
 /// One ToolSet: the policy over one server's tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolSet {
@@ -24,6 +35,14 @@ pub struct ToolSet {
 }
 
 impl ToolSet {
+    /// The ToolSet with nothing in it wider than this.
+    #[must_use]
+    pub fn within(mut self, most: Permission) -> Self {
+        self.default = self.default.at_most(most);
+        self.tools.values_mut().for_each(|permission| *permission = permission.at_most(most));
+        self
+    }
+
     /// What the ToolSet says of a tool, and the rule that said it, for the record.
     pub fn decide(&self, tool: &str) -> Decision {
         match self.tools.get(tool) {
@@ -124,6 +143,19 @@ mod tests {
         let set = toolset(default);
         assert_eq!(pass(Some(&set), tool).is_ok(), passes);
         assert_eq!(set.shows(tool), passes, "lists and calls agree");
+    }
+
+    #[rstest]
+    #[case::all(Permission::Allow, Permission::Allow)]
+    #[case::none(Permission::Allow, Permission::Deny)]
+    #[case::narrow(Permission::Deny, Permission::Allow)]
+    #[case::both(Permission::Deny, Permission::Deny)]
+    fn within_a_bound_nothing_is_wider(#[case] default: Permission, #[case] most: Permission) {
+        let set = toolset(default).within(most);
+        for tool in ["read", "write", "other"] {
+            let passes = toolset(default).shows(tool) && most == Permission::Allow;
+            assert_eq!(pass(Some(&set), tool).is_ok(), passes, "{tool}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub mod situation;
 pub mod step;
 
 pub use change::DRAIN_SLACK;
-pub use naming::{generation_of, pod_name};
+pub use naming::{generation_of, own_attachment_uid, pod_name};
 pub use situation::{
     Blueprint, Desired, Effect, Ignored, Mismatch, Owner, Place, PodFact, Removal, RemovedBy,
     Situation, Step, Wish,
@@ -67,6 +67,29 @@ impl Rollout {
     pub fn is_surge(&self) -> bool {
         *self == Self::Surge
     }
+}
+
+/// Who brought an attachment into a Session.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+pub enum Origin {
+    /// The Agent: an McpAttachment that names it, under the Agent's ToolSets.
+    #[default]
+    Agent,
+    /// The Session itself: one of spec.attachments, under the Session's ToolSets.
+    Session,
 }
 
 /// What the operator asks of the gateway.
@@ -195,12 +218,16 @@ pub struct Generation {
     /// The number, from `status.lastGeneration`; never used twice in a Session.
     #[schemars(range(min = 1))]
     pub generation: i64,
-    /// metadata.name of the McpAttachment.
+    /// metadata.name of the McpAttachment, or the name in spec.attachments.
     #[schemars(length(max = 253))]
     pub attachment: String,
-    /// UID of the McpAttachment.
+    /// UID of the McpAttachment; for one of spec.attachments made from the Session's UID and the
+    /// name.
     #[schemars(length(max = 64))]
     pub attachment_uid: String,
+    /// Who brought it: the Agent, or the Session by spec.attachments.
+    #[serde(default)]
+    pub origin: Origin,
     /// The server's name in tool ids.
     #[schemars(length(max = 63))]
     pub server: String,
@@ -225,7 +252,8 @@ pub struct Generation {
     /// When the state was entered.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub since: Timestamp,
-    /// When Realizing ends as StartupTimeout.
+    /// When Realizing ends as StartupTimeout; of an Active one that leaves its Session, when it
+    /// drains at the latest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     pub deadline: Option<Timestamp>,

@@ -68,6 +68,7 @@ reasons! {
     Replaced, Normal, "A newer generation took over.", "";
     Suspended, Normal, "spec.suspend is true.", "Set spec.suspend to false to serve again.";
     NoSession, Normal, "The Agent's Sessions are made on demand, and there is none now to attach to.", "Create a Session that names the Agent.";
+    Outranked, Normal, "The Session has an attachment of its own under this name, which takes the place of the Agent's.", "";
     WaitingForAttachments, Normal, "Some attachments are not in service yet.", "Look at the attachments that are not Ready: kubectl get mcpa.";
     // half pairs and wrong specs
     AgentNotFound, Waiting, "The Agent that spec.agentRef names does not exist.", "Apply the Agent, or create this object anew with another spec.agentRef.";
@@ -76,6 +77,8 @@ reasons! {
     EnvironmentMissing, Permanent, "The Agent has no environment for a sandboxed server to run in.", "Set spec.environment of the Agent.";
     DuplicateServerName, Permanent, "An older attachment of the same Agent has this server name.", "Set another spec.serverName.";
     DuplicateTarget, Permanent, "An older attachment of the same Agent has exactly this target.", "Remove one of the two.";
+    SessionAttachmentsDenied, Permanent, "The Agent lets its Sessions bring no attachments of their own.", "Set spec.sessionAttachments.max of the Agent to Allow, or take the attachments out of the Session.";
+    TooManyAttachments, Permanent, "The Session has as many attachments as one can have.", "Take some out.";
     InvalidServerName, Permanent, "The server name cannot be used in tool ids.", "Use letters, digits and single hyphens or underscores.";
     TargetForbidden, Permanent, "The target's address is one that the gateway never connects to.", "Use an address outside loopback, link-local, metadata, the API server, gateways and Session pods.";
     InsecureCredential, Permanent, "A credential would travel over plain http.", "Use https, or set spec.http.insecureCredential to true.";

@@ -60,7 +60,7 @@ fn fields(print: Fingerprint, values: &[String]) -> Fingerprint {
     values.iter().fold(print.field(values.len().to_string()), |f, value| f.field(value))
 }
 
-/// A right on one Session.
+/// A right on one Session, or on those of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Right {
     /// `create sessions/mcp`: use its tools.
@@ -69,6 +69,10 @@ pub enum Right {
     ReadTrace,
     /// `get sessions`: know of it.
     Know,
+    /// `update sessions`: replace its own attachments.
+    Replace,
+    /// `create sessions`: open one in the namespace. It has no name yet.
+    Open,
 }
 
 impl Right {
@@ -78,6 +82,8 @@ impl Right {
             Self::UseTools => ("create", Some("mcp")),
             Self::ReadTrace => ("get", Some("trace")),
             Self::Know => ("get", None),
+            Self::Replace => ("update", None),
+            Self::Open => ("create", None),
         }
     }
 }
@@ -196,11 +202,12 @@ impl Auth {
             return Err(HttpRefusal::not_found());
         }
         let (verb, sub) = right.verb();
-        Err(HttpRefusal::forbidden(format!(
-            "{} may not {verb} sessions/{} on {session}",
-            caller.user,
-            sub.unwrap_or_default()
-        )))
+        let sub = sub.map(|sub| format!("/{sub}")).unwrap_or_default();
+        let place = match session.name.is_empty() {
+            true => format!("in {}", session.namespace),
+            false => format!("on {session}"),
+        };
+        Err(HttpRefusal::forbidden(format!("{} may not {verb} sessions{sub} {place}", caller.user)))
     }
 
     async fn has(

@@ -11,7 +11,7 @@ pub use coming::{Coming, Expected};
 
 use super::handle::{Handle, Surface, Tool};
 use crate::{
-    domain::{gate::ToolSet, redact::Redactor},
+    domain::{gate::ToolSet, lifecycle::Origin, redact::Redactor},
     mcp::{RawJson, server::ToolList},
 };
 use arc_swap::ArcSwap;
@@ -21,8 +21,34 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// The ToolSets by metadata.name of the attachment.
-pub type Policies = BTreeMap<String, Arc<ToolSet>>;
+/// ToolSets by the name of the attachment.
+pub type ToolSets = BTreeMap<String, Arc<ToolSet>>;
+
+/// The ToolSets that hold in a Session. One of the Agent's says nothing of the Session's own
+/// attachments, though they have the same name, and none of the Session's anything of the Agent's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policies {
+    /// The Agent's.
+    pub agent: Arc<ToolSets>,
+    /// The Session's own.
+    pub own: ToolSets,
+}
+
+impl Policies {
+    /// What holds for an attachment.
+    pub fn get(&self, origin: Origin, attachment: &str) -> Option<&Arc<ToolSet>> {
+        match origin {
+            Origin::Agent => self.agent.get(attachment),
+            Origin::Session => self.own.get(attachment),
+        }
+    }
+}
+
+impl From<ToolSets> for Policies {
+    fn from(agent: ToolSets) -> Self {
+        Self { agent: Arc::new(agent), own: ToolSets::new() }
+    }
+}
 
 /// One published generation as the catalog sees it.
 #[derive(Clone, Debug)]
@@ -79,7 +105,7 @@ impl Catalog {
             .into_values()
             .map(|handle| Server {
                 surface: handle.surface(),
-                policy: policies.get(&handle.attachment).cloned(),
+                policy: policies.get(handle.origin, &handle.attachment).cloned(),
                 handle: handle.clone(),
             })
             .collect();
@@ -92,7 +118,10 @@ impl Catalog {
             })
             .collect();
         let all = View::build(&servers, 0..servers.len(), |tool| (&tool.id, &tool.aggregated));
-        let absent = |c: &&Coming| servers.iter().all(|s| s.handle.attachment != c.attachment);
+        let is_of = |s: &Server, c: &Coming| {
+            (s.handle.origin, &s.handle.attachment) == (c.origin, &c.attachment)
+        };
+        let absent = |c: &&Coming| !servers.iter().any(|s| is_of(s, c));
         let coming = coming.iter().filter(absent).cloned().collect();
         let (policies, nothing) = (policies.clone(), Arc::new(ToolList::new([])));
         Self { servers, all, single, coming, policies, nothing }
@@ -117,14 +146,16 @@ impl Catalog {
         coming::expected(&self.coming, &self.policies, server, name)
     }
 
-    /// The server of an attachment, if it is not in service yet or again, and comes.
+    /// The server of an attachment of the Agent's, if it is not in service yet or again, and comes.
     pub fn awaited(&self, attachment: &str) -> Option<&Coming> {
-        self.coming.iter().find(|coming| coming.attachment == attachment)
+        let mut agents = self.coming.iter().filter(|coming| coming.origin == Origin::Agent);
+        agents.find(|coming| coming.attachment == attachment)
     }
 
-    /// The server of an attachment, if it is in service.
+    /// The server of an attachment of the Agent's, if it is in service.
     pub fn server_of(&self, attachment: &str) -> Option<&Server> {
-        self.servers.iter().find(|server| server.handle.attachment == attachment)
+        let mut agents = self.servers.iter().filter(|s| s.handle.origin == Origin::Agent);
+        agents.find(|server| server.handle.attachment == attachment)
     }
 
     /// The tools that the policy of a generation names and its server does not list, in order.
@@ -216,9 +247,11 @@ impl Catalogs {
         });
     }
 
-    /// The policy is another one from here on.
+    /// The policy is this one from here on.
     pub fn set_policies(&self, policies: Arc<Policies>) {
-        self.change(|inputs| inputs.policies = policies);
+        if self.load().policies != policies {
+            self.change(|inputs| inputs.policies = policies);
+        }
     }
 
     /// A server lists other tools.

@@ -8,7 +8,7 @@ use crate::{
         canonical,
         identity::tool_id,
         lifecycle::{
-            Generation, Limits, Target,
+            Generation, Limits, Origin, Target,
             hosting::{Door, NoPlace},
         },
         redact::Redactor,
@@ -107,8 +107,10 @@ pub struct Fresh {
 pub struct Handle {
     /// The generation's number.
     pub generation: i64,
-    /// metadata.name of the attachment.
+    /// Name of the attachment.
     pub attachment: String,
+    /// Who brought it.
+    pub origin: Origin,
     /// UID of the attachment.
     pub attachment_uid: String,
     /// The server's name in tool ids.
@@ -174,6 +176,7 @@ impl Handle {
         Self {
             generation: generation.generation,
             attachment: generation.attachment.clone(),
+            origin: generation.origin,
             attachment_uid: generation.attachment_uid.clone(),
             server: generation.server.clone(),
             target: target_text(&generation.target),

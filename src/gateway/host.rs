@@ -121,21 +121,22 @@ impl Feeder {
     /// Takes a change. A changed policy holds when this returns.
     pub fn take(&self, change: Change) {
         match change {
-            // the receiver is gone only when the gateway stops
-            Change::Session(key) => drop(self.inbox.send(Input::Session(key))),
-            Change::Policies(keys) => {
-                let snapshot = self.index.load();
-                for key in keys {
-                    if let (Some(hosted), Some(view)) =
-                        (self.sessions.get(&key), snapshot.session(&key))
-                    {
-                        hosted.catalogs.set_policies(snapshot.policies(view));
-                    }
-                    // other names may be missing now
-                    drop(self.inbox.send(Input::Session(key)));
-                }
-            }
+            Change::Session(key) => self.changed(key),
+            // other names may be missing now
+            Change::Policies(keys) => keys.into_iter().for_each(|key| self.changed(key)),
         }
+    }
+
+    fn changed(&self, key: SessionKey) {
+        let snapshot = self.index.load();
+        let hosted = self.sessions.get(&key);
+        if let (Some(hosted), Some(view)) = (hosted, snapshot.session(&key))
+            && hosted.uid == view.uid
+        {
+            hosted.catalogs.set_policies(snapshot.policies(view));
+        }
+        // the receiver is gone only when the gateway stops
+        drop(self.inbox.send(Input::Session(key)));
     }
 }
 

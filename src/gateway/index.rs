@@ -14,17 +14,17 @@ pub mod watch;
 
 pub use exports::{ExportRule, ExportTable, Exported};
 
-use super::catalog::Policies;
+use super::catalog::{Policies, ToolSets};
 use crate::{
     api::{
         Agent, Session,
-        agent::{Export, SessionMode},
+        agent::{Export, SessionMode, ToolSetSpec},
     },
     domain::{
         export::Namespaces,
-        gate::ToolSet,
+        gate::{Permission, ToolSet},
         identity::SessionKey,
-        lifecycle::{Generation, Receipt, Target},
+        lifecycle::{Generation, Origin, Receipt, State, Target},
         usage::Activity,
     },
 };
@@ -61,6 +61,8 @@ pub struct SessionView {
     pub resource_version: String,
     /// Name of the Agent.
     pub agent: String,
+    /// The ToolSets of its own attachments, as written: see [`SessionView::remembers`].
+    pub own: ToolSets,
     /// Where it is served.
     pub seat: Option<Seat>,
     /// Every generation that is not gone.
@@ -85,6 +87,7 @@ impl SessionView {
             uid: session.uid().unwrap_or_default(),
             resource_version: session.resource_version().unwrap_or_default(),
             agent: session.spec.agent_ref.name.clone(),
+            own: tool_sets(&session.spec.tool_sets),
             seat: status.host.map(|h| Seat {
                 gateway: h.gateway,
                 incarnation: h.incarnation,
@@ -98,12 +101,34 @@ impl SessionView {
     }
 }
 
+impl SessionView {
+    /// Keeps the ToolSets of own attachments that were taken out of the set and still serve: what
+    /// holds for them until they make room is what held before.
+    fn remembers(mut self, before: Option<&Arc<Self>>) -> Self {
+        let Some(before) = before.filter(|before| before.uid == self.uid) else { return self };
+        let still = |name: &str| {
+            let mut serving = self.generations.iter().filter(|g| g.state == State::Active);
+            serving.any(|g| g.origin == Origin::Session && g.attachment == name)
+        };
+        let left: Vec<_> = before
+            .own
+            .iter()
+            .filter(|(name, _)| !self.own.contains_key(*name) && still(name))
+            .map(|(name, set)| (name.clone(), set.clone()))
+            .collect();
+        self.own.extend(left);
+        self
+    }
+}
+
 /// An Agent, without what the gateway has no use for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentView {
     uid: String,
     created: Option<Timestamp>,
     policies: Arc<Policies>,
+    /// What its Sessions' own ToolSets give at most.
+    max: Permission,
     exports: Vec<ExportRule>,
     idle_timeout: Option<Duration>,
 }
@@ -121,15 +146,16 @@ impl AgentView {
         Self {
             uid: agent.uid().unwrap_or_default(),
             created: agent.creation_timestamp().map(|t| t.0),
-            policies: Arc::new(policies_of(agent)),
+            policies: Arc::new(tool_sets(&agent.spec.tool_sets).into()),
+            max: agent.spec.session_attachments.max,
             exports: exports.map(rule).collect(),
             idle_timeout: agent.spec.session.idle_timeout.filter(|_| !standing).map(Into::into),
         }
     }
 
     /// What its Sessions follow.
-    fn terms(&self) -> (&Policies, Option<Duration>) {
-        (&self.policies, self.idle_timeout)
+    fn terms(&self) -> (&Policies, Permission, Option<Duration>) {
+        (&self.policies, self.max, self.idle_timeout)
     }
 }
 
@@ -152,9 +178,19 @@ impl Snapshot {
         self.sessions.values()
     }
 
-    /// The ToolSets that hold for a Session; none where its Agent is not known.
+    /// The ToolSets that hold for a Session; none where its Agent is not known. Those of its own
+    /// attachments are as narrow as the Agent wants them.
     pub fn policies(&self, session: &SessionView) -> Arc<Policies> {
-        self.policies_of(&session.key.namespace, &session.agent)
+        let agent = (session.key.namespace.clone(), session.agent.clone());
+        let Some(agent) = self.agents.get(&agent) else { return Arc::default() };
+        if session.own.is_empty() {
+            return agent.policies.clone();
+        }
+        let within = |(name, set): (&String, &Arc<ToolSet>)| {
+            (name.clone(), Arc::new(ToolSet::clone(set).within(agent.max)))
+        };
+        let own = session.own.iter().map(within).collect();
+        Arc::new(Policies { agent: agent.policies.agent.clone(), own })
     }
 
     /// The ToolSets of an Agent; none where it is not known.
@@ -227,6 +263,8 @@ impl Index {
     pub fn apply_session(&mut self, session: &Session) -> Option<Change> {
         let view = SessionView::of(session);
         self.unreadable.remove(&format!("Session {}", view.key));
+        let before = self.now.sessions.get(&view.key).cloned();
+        let view = view.remembers(before.as_ref());
         if self.now.sessions.get(&view.key).is_some_and(|old| **old == view) {
             return None;
         }
@@ -250,7 +288,10 @@ impl Index {
         let listed: HashMap<_, _> = sessions
             .iter()
             .map(SessionView::of)
-            .map(|view| (view.key.clone(), Arc::new(view)))
+            .map(|view| {
+                let before = self.now.sessions.get(&view.key);
+                (view.key.clone(), Arc::new(view.remembers(before)))
+            })
             .collect();
         let mut changed: BTreeSet<SessionKey> = BTreeSet::new();
         let unreadable = &self.unreadable;
@@ -363,11 +404,11 @@ impl Index {
     }
 }
 
-/// The ToolSets of an Agent. Two for one attachment cannot be stored (a map-list); should they be,
-/// the first counts.
-fn policies_of(agent: &Agent) -> Policies {
-    let mut out = Policies::new();
-    for set in &agent.spec.tool_sets {
+/// ToolSets as they are written. Two for one attachment cannot be stored (a map-list); should they
+/// be, the first counts.
+fn tool_sets(sets: &[ToolSetSpec]) -> ToolSets {
+    let mut out = ToolSets::new();
+    for set in sets {
         let tools = set.tools.iter().map(|t| (t.name.clone(), t.permission)).collect();
         out.entry(set.attachment.clone())
             .or_insert_with(|| Arc::new(ToolSet { default: set.default_permission, tools }));
@@ -435,9 +476,78 @@ mod tests {
         assert!(index.apply_agent(&agent("coder", "Deny")).is_some());
         let snapshot = index.shared().load_full();
         let view = snapshot.session(&key("mine")).unwrap();
-        assert_eq!(snapshot.policies(view)["files"].tools["read"], Permission::Deny);
+        let policy = snapshot.policies(view).get(Origin::Agent, "files").cloned().unwrap();
+        assert_eq!(policy.tools["read"], Permission::Deny);
         let other = snapshot.session(&key("other")).unwrap();
-        assert!(snapshot.policies(other).is_empty(), "without Agent there is no policy");
+        assert_eq!(*snapshot.policies(other), Policies::default(), "without Agent no policy");
+    }
+
+    /// A Session that brings these, with one generation of `mine` in that state.
+    fn bringing(version: &str, sets: serde_json::Value, state: &str) -> Session {
+        let mut object = serde_json::to_value(session("s", "coder", version)).unwrap();
+        object["spec"]["toolSets"] = sets;
+        object["status"]["attachments"] = json!([{
+            "generation": 1, "attachment": "mine", "attachmentUid": "own-1", "origin": "Session",
+            "server": "mine", "source": "sha256:s", "state": state,
+            "target": {"http": {"url": "https://h/"}},
+            "limits": {"startupTimeoutMs": 1, "callTimeoutMs": 2, "drainTimeoutMs": 3,
+                "maxConcurrentCalls": 4, "maxMessageBytes": 5555},
+            "reason": "Active", "since": "2026-01-01T00:00:00Z",
+        }]);
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn letting(max: &str) -> Agent {
+        let mut object = serde_json::to_value(agent("coder", "Allow")).unwrap();
+        object["spec"]["sessionAttachments"] = json!({"max": max});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn policies(index: &Index) -> Arc<Policies> {
+        let snapshot = index.shared().load_full();
+        snapshot.policies(snapshot.session(&key("s")).unwrap())
+    }
+
+    #[test]
+    fn own_tool_sets_are_the_sessions_and_no_wider_than_the_agent_lets_them() {
+        let mut index = Index::default();
+        let all = json!([{"attachment": "mine", "defaultPermission": "Allow"}]);
+        index.apply_agent(&letting("Allow"));
+        index.apply_session(&bringing("1", all, "Active"));
+        let mine = policies(&index).get(Origin::Session, "mine").cloned().unwrap();
+        assert!(mine.shows("anything"));
+        assert_eq!(policies(&index).get(Origin::Agent, "mine"), None);
+        assert_eq!(policies(&index).get(Origin::Session, "files"), None, "nothing is inherited");
+        let change = index.apply_agent(&letting("Deny"));
+        assert_eq!(change, Some(Change::Policies(vec![key("s")])));
+        let mine = policies(&index).get(Origin::Session, "mine").cloned().unwrap();
+        assert!(!mine.shows("anything"));
+    }
+
+    #[test]
+    fn the_tool_set_of_what_makes_room_holds_until_it_has() {
+        let all = json!([{"attachment": "mine", "defaultPermission": "Allow"}]);
+        let begin = || {
+            let mut index = Index::default();
+            index.apply_agent(&letting("Allow"));
+            index.apply_session(&bringing("1", all.clone(), "Active"));
+            index
+        };
+        let shows = |index: &Index| policies(index).get(Origin::Session, "mine").is_some();
+        let mut index = begin();
+        index.apply_session(&bringing("2", json!([]), "Active"));
+        assert!(shows(&index), "it still serves");
+        index.reset_sessions(&[bringing("3", json!([]), "Active")]);
+        assert!(shows(&index), "a new list forgets nothing");
+        index.apply_session(&bringing("4", json!([]), "Draining"));
+        assert!(!shows(&index));
+        index.apply_session(&bringing("5", json!([]), "Active"));
+        assert!(!shows(&index), "what was forgotten does not come back");
+        let mut index = begin();
+        let mut anew = bringing("2", json!([]), "Active");
+        anew.metadata.uid = Some("another".to_owned());
+        index.apply_session(&anew);
+        assert!(!shows(&index), "another Session of that name");
     }
 
     #[test]
@@ -485,6 +595,7 @@ mod tests {
             Some(Change::Policies(vec![key("s")]))
         );
         let snapshot = index.shared().load_full();
-        assert!(snapshot.policies(snapshot.session(&key("s")).unwrap()).is_empty());
+        let policies = snapshot.policies(snapshot.session(&key("s")).unwrap());
+        assert_eq!(*policies, Policies::default());
     }
 }

@@ -1,4 +1,9 @@
-//! The REST routes: a Session's trace, page by page. Reads the journal, never writes.
+//! The REST routes: a Session's trace, page by page, and in [`sets`] its own attachments. Reads the
+//! journal, never writes it.
+
+mod set;
+pub(super) mod sets;
+mod store;
 
 use super::{
     answer::HttpRefusal,

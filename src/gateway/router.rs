@@ -4,6 +4,8 @@
 //! ```text
 //!  POST GET DELETE  /v1/sessions/{namespace}/{session}/mcp[/{server}][/]
 //!  GET              /v1/sessions/{namespace}/{session}/trace
+//!  GET PUT          /v1/sessions/{namespace}/{session}/attachments
+//!  POST             /v1/sessions/{namespace}
 //!  POST GET DELETE  /v1/mcp[/]   while it has a token (`export::route`)
 //!  anything else    404
 //! ```
@@ -15,7 +17,7 @@ use super::{
     answer::HttpRefusal,
     auth::{Right, bearer},
     export::route,
-    rest,
+    rest::{self, sets},
     service::{self, Endpoint},
     state::{Gateway, admit, host_and_origin},
 };
@@ -33,7 +35,7 @@ use axum::{
     },
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{any, get},
+    routing::{any, get, post},
 };
 use http_body_util::BodyExt as _;
 use secrecy::SecretString;
@@ -49,6 +51,8 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         .route(&format!("{session}/mcp/{{server}}"), any(one))
         .route(&format!("{session}/mcp/{{server}}/"), any(one))
         .route(&format!("{session}/trace"), get(trace))
+        .route(&format!("{session}/attachments"), get(set).put(replace_set))
+        .route("/v1/sessions/{namespace}", post(open))
         .fallback(|| async { HttpRefusal::not_found() })
         .method_not_allowed_fallback(|| async { HttpRefusal::not_found() })
         .layer(middleware::from_fn_with_state(gateway.clone(), guard))
@@ -193,4 +197,41 @@ async fn trace(
     rest::trace(&gateway, SessionKey { namespace, name }, request)
         .await
         .unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn set(
+    State(gateway): State<Arc<Gateway>>,
+    path: Named<(String, String)>,
+    request: Request,
+) -> Response {
+    let Ok(Path((namespace, name))) = path else {
+        return nameless(&gateway, request.headers()).await;
+    };
+    sets::show(&gateway, SessionKey { namespace, name }, request)
+        .await
+        .unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn replace_set(
+    State(gateway): State<Arc<Gateway>>,
+    path: Named<(String, String)>,
+    request: Request,
+) -> Response {
+    let Ok(Path((namespace, name))) = path else {
+        return nameless(&gateway, request.headers()).await;
+    };
+    sets::replace(&gateway, SessionKey { namespace, name }, request)
+        .await
+        .unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn open(
+    State(gateway): State<Arc<Gateway>>,
+    path: Named<String>,
+    request: Request,
+) -> Response {
+    let Ok(Path(namespace)) = path else {
+        return nameless(&gateway, request.headers()).await;
+    };
+    sets::open(&gateway, namespace, request).await.unwrap_or_else(IntoResponse::into_response)
 }

@@ -167,6 +167,7 @@ pub async fn run(
         )),
         allowed: config.allowed(),
         index: index.shared(),
+        client: client.clone(),
         sessions: sessions.clone(),
         calls: calls.clone(),
         export: export.clone(),

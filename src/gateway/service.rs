@@ -95,6 +95,7 @@ impl Service for Endpoint {
         let call = Call {
             hosted: self.hosted.clone(),
             server: self.server.clone(),
+            origin: None,
             subject: self.caller.user.clone(),
             tool: call.name,
             secrets: None,

@@ -16,6 +16,7 @@ use crate::{
     mcp::server::{self, Allowed, SessionStore},
 };
 use axum::{extract::Request, http::HeaderMap, response::Response};
+use kube::Client;
 use std::{
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -30,6 +31,8 @@ pub struct Gateway {
     pub allowed: Allowed,
     /// What the API server says.
     pub index: index::Shared,
+    /// The API server, under the gateway's own account.
+    pub client: Client,
     /// What is served here.
     pub sessions: Sessions,
     /// The way for a call.

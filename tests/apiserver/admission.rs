@@ -233,6 +233,114 @@ async fn an_agent_is_refused(#[case] spec: Value, #[case] words: &str) {
     server.create(&object("Agent", "coder", spec)).await.refused(words);
 }
 
+/// A Session with one attachment of its own and its ToolSet.
+fn brings() -> Value {
+    let own = json!({"name": "mine", "http": {"url": "https://mcp.example.com/mcp"}});
+    json!({"agentRef": {"name": "coder"}, "attachments": [own], "toolSets": [{"attachment": "mine"}]})
+}
+
+fn many(count: usize, each: impl Fn(usize) -> Value) -> Value {
+    let named = |i| with(each(i), "/name", json!(format!("a{i}")));
+    let sets: Value = (0..count).map(|i| json!({"attachment": format!("a{i}")})).collect();
+    json!({"agentRef": {"name": "coder"}, "attachments": (0..count).map(named).collect::<Value>(), "toolSets": sets})
+}
+
+#[rstest]
+#[case::two_targets(with(brings(), "/attachments/0/sandboxStdio", json!({"command": "c"})), "exactly one of sandboxStdio and http must be set")]
+#[case::no_target(with(brings(), "/attachments", json!([{"name": "mine"}])), "exactly one of sandboxStdio and http must be set")]
+#[case::no_tool_set(with(brings(), "/toolSets", json!([])), "each of attachments needs an entry of its name in toolSets")]
+#[case::tool_set_of_another(with(brings(), "/toolSets/0/attachment", json!("other")), "each of attachments needs an entry")]
+#[case::tool_set_of_nothing(
+    with(brings(), "/toolSets", json!([{"attachment": "mine"}, {"attachment": "files"}])),
+    "toolSets of a Session are for its own attachments alone"
+)]
+#[case::no_attachments(with(brings(), "/attachments", json!([])), "toolSets of a Session are for its own attachments alone")]
+#[case::name_twice(
+    with(brings(), "/attachments", json!([brings()["attachments"][0], brings()["attachments"][0]])),
+    "spec.attachments[1]: Duplicate value"
+)]
+#[case::tool_set_twice(
+    with(brings(), "/toolSets", json!([{"attachment": "mine"}, {"attachment": "mine"}])),
+    "spec.toolSets[1]: Duplicate value"
+)]
+#[case::name(with(brings(), "/attachments/0/name", json!("Mine")), "name must be one that an McpAttachment could have")]
+#[case::long_name(
+    json!({"agentRef": {"name": "a"}, "attachments": [{"name": "a".repeat(64), "sandboxStdio": {"command": "c"}}],
+        "toolSets": [{"attachment": "a".repeat(64)}]}),
+    "name is longer than 63 characters and cannot stand in tool ids: set serverName"
+)]
+#[case::server_name(with(brings(), "/attachments/0/serverName", json!("a__b")), "must not contain '__'")]
+#[case::url(with(brings(), "/attachments/0/http/url", json!("https://u:p@mcp.example.com")), "url must not contain user information")]
+#[case::limit(with(brings(), "/attachments/0/limits", json!({"callTimeout": "0s"})), "callTimeout must be between 1s and 1h")]
+#[case::agent_of_its_own(with(brings(), "/attachments/0/agentRef", json!({"name": "x"})), "unknown field \"spec.attachments[0].agentRef\"")]
+#[case::ask_is_later(with(brings(), "/toolSets/0/defaultPermission", json!("Ask")), "Unsupported value: \"Ask\"")]
+#[case::too_many(many(17, |_| json!({"sandboxStdio": {"command": "c"}})), "must have at most 16 items")]
+#[case::too_long_together(
+    many(5, |_| json!({"sandboxStdio": {"command": "c", "args": ["x".repeat(4000)]}})),
+    "command, args and env of all attachments of a Session hold at most 16384 characters"
+)]
+#[case::too_long_commands(
+    many(16, |i| json!({"sandboxStdio": {"command": "c".repeat(1000), "args": [format!("{i}"), "x".repeat(30)]}})),
+    "command, args and env of all attachments of a Session hold at most 16384 characters"
+)]
+#[case::too_many_secrets(
+    many(3, |_| {
+        let secrets: Value = (0..22).map(|i| secret_env(&format!("S{i}"))[0].clone()).collect();
+        json!({"sandboxStdio": {"command": "c", "secretEnv": secrets}})
+    }),
+    "secretEnv of all attachments of a Session has at most 64 entries"
+)]
+#[case::too_many_tools(
+    with(many(2, |_| json!({"sandboxStdio": {"command": "c"}})), "/toolSets",
+        json!([{"attachment": "a0", "tools": tools(256)}, {"attachment": "a1", "tools": tools(257)}])),
+    "must have at most 256 items"
+)]
+#[case::tools_by_sum(
+    with(many(3, |_| json!({"sandboxStdio": {"command": "c"}})), "/toolSets",
+        json!([{"attachment": "a0", "tools": tools(100)}, {"attachment": "a1", "tools": tools(100)}, {"attachment": "a2", "tools": tools(100)}])),
+    "a Session names at most 256 tools in all its toolSets"
+)]
+#[tokio::test]
+async fn a_session_is_refused(#[case] spec: Value, #[case] words: &str) {
+    let server = Server::new().await;
+    server.create(&object("Session", "job", spec)).await.refused(words);
+}
+
+#[tokio::test]
+async fn a_sessions_set_is_replaced_in_one_write() {
+    let server = Server::new().await;
+    let made = object("Session", "job", brings());
+    server.create(&made).await.ok();
+    let other = json!({"name": "other", "sandboxStdio": {"command": "c"}});
+    let half = json!({"spec": {"attachments": [other]}});
+    server.merge(ADMIN, &made, "", &half).await.refused("each of attachments needs an entry");
+    let whole = json!({"spec": {"attachments": [other], "toolSets": [{"attachment": "other"}]}});
+    let stored = server.merge(ADMIN, &made, "", &whole).await.ok();
+    assert_eq!(stored["spec"]["attachments"].as_array().unwrap().len(), 1);
+    // Another kind of target under the same name is just the next generation.
+    let http = json!([{"name": "other", "http": {"url": "https://mcp.example.com/"}}]);
+    let stored = server.merge(ADMIN, &made, "", &json!({"spec": {"attachments": http}})).await.ok();
+    serde_json::from_value::<awaken_operator::api::Session>(stored).unwrap();
+    server
+        .merge(ADMIN, &made, "", &json!({"spec": {"attachments": null, "toolSets": null}}))
+        .await
+        .ok();
+}
+
+#[tokio::test]
+async fn what_sessions_may_bring_is_nothing_by_default() {
+    let server = Server::new().await;
+    let silent = server.create(&object("Agent", "silent", agent())).await.ok();
+    let silent: awaken_operator::api::Agent = serde_json::from_value(silent).unwrap();
+    assert_eq!(format!("{:?}", silent.spec.session_attachments.max), "Deny");
+    let empty = with(agent(), "/sessionAttachments", json!({}));
+    let empty = server.create(&object("Agent", "empty", empty)).await.ok();
+    assert_eq!(empty["spec"]["sessionAttachments"]["max"], "Deny");
+    let later = with(agent(), "/sessionAttachments", json!({"max": "Ask"}));
+    let words = "Unsupported value: \"Ask\"";
+    server.create(&object("Agent", "later", later)).await.refused(words);
+}
+
 #[tokio::test]
 async fn how_sessions_come_to_be_never_changes() {
     let server = Server::new().await;

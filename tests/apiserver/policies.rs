@@ -68,6 +68,7 @@ async fn no_other_field_of_the_status_is_the_gateways() {
             "observedGeneration" | "lastGeneration" => json!(9),
             "phase" => json!("Pending"),
             "summary" => json!("0/1"),
+            "lastHandledReconcileAt" => json!("t1"),
             "host" => json!({"gateway": "g", "incarnation": "i", "epoch": 1}),
             "environment" => {
                 json!({"revision": 1, "spec": {"image": "a"}, "since": "2026-01-02T03:04:05Z"})
@@ -85,7 +86,7 @@ async fn no_other_field_of_the_status_is_the_gateways() {
         server.merge(OPERATOR, &made, "/status", &patch).await.ok();
         seen += 1;
     }
-    assert_eq!(seen, 8);
+    assert_eq!(seen, 9);
 }
 
 #[rstest]
@@ -116,11 +117,43 @@ async fn nobody_else_writes_receipts_or_activity(#[case] account: &str) {
 }
 
 #[tokio::test]
-async fn the_gateway_cannot_write_a_session_itself() {
+async fn the_gateway_replaces_a_sessions_set_and_nothing_else() {
     let server = Server::new().await;
-    let made = session(&server).await;
+    let mut made = session(&server).await;
     let patch = json!({"metadata": {"labels": {"a": "b"}}});
     server.merge(GATEWAY, &made, "", &patch).await.refused("cannot patch resource \"sessions\"");
+    let own = json!({"finalizers": ["awaken.dev/drain"], "labels": {"of": "user"}, "annotations": {"n": "1"}});
+    made = server.merge(OPERATOR, &made, "", &json!({"metadata": own})).await.ok();
+    let path = server.path(&made);
+    let put = async |object: &Value| {
+        server.call(GATEWAY, Method::PUT, &path, "application/json", Some(object)).await
+    };
+    made["spec"]["attachments"] =
+        json!([{"name": "mine", "http": {"url": "https://h.example.com/"}}]);
+    made["spec"]["toolSets"] = json!([{"attachment": "mine"}]);
+    let made = put(&made).await.ok();
+    let words =
+        "the gateway changes spec.attachments and spec.toolSets of a Session and nothing else";
+    for (field, value) in [
+        ("finalizers", json!([])),
+        ("labels", json!({})),
+        ("annotations", json!({"n": "2"})),
+        ("ownerReferences", json!([owner("v1", "ConfigMap", "u-1")])),
+    ] {
+        let mut other = made.clone();
+        other["metadata"][field] = value;
+        put(&other).await.refused(words);
+    }
+    // It opens one, bare of everything that is not the caller's to say.
+    let all = format!("/apis/awaken.dev/v1alpha1/namespaces/{}/sessions", server.namespace);
+    let mut fresh = object("Session", "fresh", json!({"agentRef": {"name": "coder"}}));
+    fresh["metadata"]["labels"] = json!({"a": "b"});
+    let create = async |object: &Value| {
+        server.call(GATEWAY, Method::POST, &all, "application/json", Some(object)).await
+    };
+    create(&fresh).await.refused(words);
+    fresh["metadata"].as_object_mut().unwrap().remove("labels");
+    create(&fresh).await.ok();
 }
 
 /// An owner of kind Agent, or of another kind.

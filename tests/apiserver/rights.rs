@@ -102,6 +102,8 @@ async fn the_operator_at_home() {
 async fn the_gateway_anywhere() {
     let may_do = [
         "watch awaken.dev/sessions",
+        "create awaken.dev/sessions",
+        "update awaken.dev/sessions",
         "patch awaken.dev/sessions/status",
         "watch awaken.dev/agents",
         "get /secrets issues-token",
@@ -110,8 +112,8 @@ async fn the_gateway_anywhere() {
         "create events.k8s.io/events",
     ];
     let may_not = [
-        "create awaken.dev/sessions",
         "patch awaken.dev/sessions",
+        "update awaken.dev/sessions/status",
         "delete awaken.dev/sessions",
         "patch awaken.dev/agents",
         "patch awaken.dev/agents/status",

@@ -99,7 +99,7 @@ pub fn generation(generation: i64, attachment: &str, message: &str) -> Value {
         (0..32).map(|_| json!({"secret": "s".repeat(16), "key": "k".repeat(16)})).collect();
     let pod = json!({"sandboxStdio": {"name": "p".repeat(63), "uid": "u".repeat(36), "address": "fd00:1111:2222:3333:4444:5555:6666:7777",
         "secrets": if message.len() > 99 { secrets } else { json!([]) }}});
-    json!({"generation": generation, "attachment": attachment, "attachmentUid": "v".repeat(36), "server": "s".repeat(63),
+    json!({"generation": generation, "attachment": attachment, "attachmentUid": "v".repeat(36), "origin": "Session", "server": "s".repeat(63),
         "source": digest(), "state": "Active", "stage": {"kind": "Publish", "ref": generation_ref(generation), "fingerprint": digest()},
         "target": if half { http } else { pod },
         "limits": {"startupTimeoutMs": 3_600_000, "callTimeoutMs": 3_600_000, "drainTimeoutMs": 3_600_000,
@@ -113,6 +113,31 @@ fn evidence() -> Value {
         "inFlight": 999_999, "cut": 999_999})
 }
 
+/// As many attachments of its own as a Session brings, as long as they can be.
+fn own_set() -> Value {
+    let env: Value =
+        (0..2).map(|i| json!({"name": name("E", i, 12), "value": "v".repeat(90)})).collect();
+    let secrets: Value = (0..4)
+        .map(|i| json!({"name": name("S", i, 128), "secretKeyRef": {"name": "s".repeat(16), "key": "k".repeat(16)}}))
+        .collect();
+    let args: Value = (0..3).map(|_| json!("a".repeat(80))).collect();
+    let stdio = json!({"command": "c".repeat(550), "args": args, "env": env, "secretEnv": secrets});
+    let own: Value = (0..16)
+        .map(|i| json!({"name": name("o", i, 253), "serverName": name("s", i, 63), "sandboxStdio": stdio}))
+        .collect();
+    let sets: Value = (0..16)
+        .map(|i| {
+            let tools: Value = (0..16)
+                .map(
+                    |t| json!({"name": name(&format!("tool-{i}-"), t, 128), "permission": "Allow"}),
+                )
+                .collect();
+            json!({"attachment": name("o", i, 253), "tools": tools})
+        })
+        .collect();
+    json!({"agentRef": {"name": "a".repeat(253)}, "attachments": own, "toolSets": sets})
+}
+
 /// 64 attachments with 3 live generations each, every message at its limit, and as many receipts.
 #[tokio::test]
 async fn a_session() {
@@ -124,7 +149,13 @@ async fn a_session() {
         .map(|i| json!({"generation": i + 1, "stage": "Publish", "ref": generation_ref(i + 1), "fingerprint": digest(), "verdict": "Failed",
             "evidence": evidence(), "reason": "UnsupportedProtocolVersion", "message": message, "at": "2026-01-02T03:04:05.123456789Z"}))
         .collect();
-    let made = object("Session", "full", json!({"agentRef": {"name": "a".repeat(253)}}));
+    let made = object("Session", "full", own_set());
+    let spec = made.to_string().len();
+    assert!(spec < ANNOTATIONS, "{spec} bytes do not fit kubectl's annotation");
+    // kubectl apply keeps the spec twice.
+    let mut made = made;
+    let applied = "kubectl.kubernetes.io/last-applied-configuration";
+    made["metadata"]["annotations"] = json!({applied: made.to_string()});
     let path = format!("/apis/awaken.dev/v1alpha1/namespaces/{}/sessions", server.namespace);
     server.call(OPERATOR, Method::POST, &path, "application/json", Some(&made)).await.ok();
     let environment = json!({"revision": 7, "spec": {"image": "a".repeat(512)}, "imageDigest": "d".repeat(512), "since": "2026-01-02T03:04:05Z"});
@@ -143,8 +174,10 @@ async fn a_session() {
     let path = format!("{}/status?fieldManager=awaken-operator&force=true", server.path(&made));
     let mut whole = made.clone();
     whole["status"] = status["status"].clone();
-    server
+    let applied = server
         .call(OPERATOR, Method::PATCH, &path, "application/apply-patch+yaml", Some(&whole))
         .await
         .ok();
+    let size = applied.to_string().len();
+    println!("applied by another manager it has {size}");
 }

@@ -1,6 +1,7 @@
 //! A world for a gateway: an operator that writes Sessions into the index and reads receipts, an
 //! API server that reviews by a table, and servers that answer by script.
 
+use super::apiserver::ApiServer;
 use awaken_operator::{
     api::{Agent, Session},
     domain::{
@@ -8,8 +9,8 @@ use awaken_operator::{
         export::Namespaces,
         identity::{McpGenerationRef, SessionKey, Subject},
         lifecycle::{
-            Evidence, Generation, HttpTarget, Limits, Receipt, Stage, StageKind, State, Target,
-            Verdict, fingerprint,
+            Evidence, Generation, HttpTarget, Limits, Origin, Receipt, Stage, StageKind, State,
+            Target, Verdict, fingerprint,
         },
         reason::Reason,
         record::Record,
@@ -505,6 +506,7 @@ impl Cluster for FakeCluster {
 pub struct Entry {
     pub generation: i64,
     pub attachment: &'static str,
+    pub origin: Origin,
     pub state: State,
     pub stage: Option<StageKind>,
     pub limits: Limits,
@@ -527,7 +529,12 @@ pub fn entry(generation: i64, attachment: &'static str, state: State) -> Entry {
         State::Draining => Some(StageKind::Drain),
         State::Requested | State::Failed => None,
     };
-    Entry { generation, attachment, state, stage, limits: limits() }
+    Entry { generation, attachment, origin: Origin::Agent, state, stage, limits: limits() }
+}
+
+/// The same of an attachment that the Session brings.
+pub fn own(generation: i64, attachment: &'static str, state: State) -> Entry {
+    Entry { origin: Origin::Session, ..entry(generation, attachment, state) }
 }
 
 /// The gateway and everything around it.
@@ -543,6 +550,8 @@ pub struct World {
     pub stop: CancellationToken,
     pub incarnation: &'static str,
     pub bearer: Bearer,
+    /// What the REST routes write to; what the gateway watches is [`World::cluster`].
+    pub api: ApiServer,
     host: Option<tokio::task::JoinHandle<()>>,
 }
 
@@ -634,10 +643,12 @@ impl World {
         let stopped = stop.clone();
         tokio::spawn(async move { set.watch(export_changes, stopped).await });
         let reviews = Arc::new(FakeReviews::default());
+        let api = ApiServer::new();
         let gateway = Arc::new(Gateway {
             auth: Arc::new(Auth::new(reviews.clone(), [7; 32], times)),
             allowed: Allowed { hosts: vec!["gateway.test".into()], origins: vec![] },
             index: shared,
+            client: api.client("gateway"),
             sessions: sessions.clone(),
             calls,
             export,
@@ -660,6 +671,7 @@ impl World {
             stop,
             incarnation,
             bearer,
+            api,
             host: Some(host),
         }
     }
@@ -679,7 +691,10 @@ impl World {
             url: format!("https://{}.example.com/mcp", entry.attachment),
             credential: None,
         });
-        let attachment_uid = format!("uid-{}", entry.attachment);
+        let attachment_uid = match entry.origin {
+            Origin::Agent => format!("uid-{}", entry.attachment),
+            Origin::Session => format!("own-{}", entry.attachment),
+        };
         let session = self.cluster.session();
         let stage = entry.stage.map(|kind| {
             let generation_ref = McpGenerationRef {
@@ -696,6 +711,7 @@ impl World {
             generation: entry.generation,
             attachment: entry.attachment.into(),
             attachment_uid,
+            origin: entry.origin,
             server: entry.attachment.into(),
             source: "sha256:source".into(),
             state: entry.state,

@@ -204,7 +204,7 @@ fn serve(desk: &Desk, name: &str, attachment: &str, uid: &str, tools: &[String])
     };
     let policies = BTreeMap::from([(attachment.to_owned(), Arc::new(policy))]);
     let key = SessionKey { namespace: "team-a".to_owned(), name: name.to_owned() };
-    let hosted = Hosted::new(key, "uid-session".to_owned(), 1, Arc::new(policies));
+    let hosted = Hosted::new(key, "uid-session".to_owned(), 1, Arc::new(policies.into()));
     let generation: Generation =
         serde_json::from_value(entry(attachment, uid, 2, "Active")).unwrap();
     let tool = |name: &String| Tool {

@@ -9,9 +9,9 @@ use awaken_operator::{
     controller::hosts::{Gateway, place},
     domain::{
         lifecycle::{
-            Blueprint, Desired, Effect, Evidence, Generation, Limits, Owner, Place, PodFact,
-            Receipt, RemovedBy, Rollout, Situation, Stage, StageKind, State, Target, Verdict, Wish,
-            fingerprint,
+            Blueprint, Desired, Effect, Evidence, Generation, Limits, Origin, Owner, Place,
+            PodFact, Receipt, RemovedBy, Rollout, Situation, Stage, StageKind, State, Target,
+            Verdict, Wish, fingerprint,
             hosting::{self, Charge, Death, Deed, Door, Publish},
             step,
         },
@@ -230,6 +230,7 @@ impl Lifecycle {
         vec![Desired {
             attachment: "files".into(),
             attachment_uid: ATTACHMENT.into(),
+            origin: Origin::Agent,
             wish: Wish::Serve(blueprint),
             retry: false,
         }]

@@ -266,7 +266,11 @@ impl ApiServer {
             return Ok(self.list_or_watch(&mut state, asked));
         }
         let ns = namespace.clone().unwrap_or_default();
-        let of = name.clone().unwrap_or_else(|| text(&body, "/metadata/name"));
+        let generated = || match text(&body, "/metadata/name") {
+            named if !named.is_empty() => named,
+            _ => format!("{}{:05}", text(&body, "/metadata/generateName"), state.version),
+        };
+        let of = name.clone().unwrap_or_else(generated);
         let key = key(plural, &ns, &of);
         let found = state.objects.get(&key).cloned();
         let missing = || Refusal(StatusCode::NOT_FOUND, format!("{plural} {of:?} not found"));
@@ -293,6 +297,7 @@ impl ApiServer {
             }
             let mut body = body;
             body["metadata"]["namespace"] = json!(ns);
+            body["metadata"]["name"] = json!(of);
             body.as_object_mut().unwrap().remove("status");
             let created = self.fresh(&mut state, body);
             self.store(&mut state, key, created.clone(), "ADDED");

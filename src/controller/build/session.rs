@@ -1,7 +1,7 @@
 //! The Standing Session of an Agent.
 
 use super::{COMPONENT, MANAGED_BY, MANAGER, SESSION_COMPONENT};
-use crate::api::{Agent, Session, SessionSpec, attachment::AgentRef};
+use crate::api::{Agent, Session, SessionSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 
@@ -20,7 +20,7 @@ pub fn standing(agent: &Agent) -> Session {
             owner_references: agent.controller_owner_ref(&()).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
-        spec: SessionSpec { agent_ref: AgentRef { name: agent.name_any() } },
+        spec: SessionSpec::of(agent.name_any()),
         status: None,
     }
 }

@@ -167,6 +167,7 @@ pub(super) fn requested(
         generation,
         attachment: d.attachment.clone(),
         attachment_uid: d.attachment_uid.clone(),
+        origin: d.origin,
         server: blueprint.server.clone(),
         source: blueprint.source.clone(),
         state: State::Requested,

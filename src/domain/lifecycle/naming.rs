@@ -1,5 +1,5 @@
-//! Names of Session pods: a pure function of what they belong to, so that a pod is never made
-//! twice and never taken for another's.
+//! Names of Session pods, and UIDs of attachments that no object stands for: pure functions of what
+//! they belong to, so that a pod is never made twice and nothing is taken for another's.
 
 use crate::domain::identity::Fingerprint;
 
@@ -7,6 +7,8 @@ use crate::domain::identity::Fingerprint;
 const MAX_NAME: usize = 63;
 /// How much of the digest ends a name, in hex digits: with 64 bits no two pods of a namespace meet.
 const DIGEST: usize = 16;
+/// How much of the digest makes a UID, in hex digits; with the word before as long as any UID.
+const OWN_DIGEST: usize = 32;
 
 /// The name of a generation's pod: readable at the front, unique by the hash at the end, at most
 /// 63 characters, a valid DNS label.
@@ -29,6 +31,13 @@ pub fn pod_name(
         .take(MAX_NAME - tail.len())
         .collect();
     format!("{}{tail}", head.trim_matches('-'))
+}
+
+/// The UID of an attachment that a Session brings itself: the same as long as the Session has the
+/// name, never that of an object or of another Session's.
+pub fn own_attachment_uid(session_uid: &str, attachment: &str) -> String {
+    let digest = Fingerprint::new("own-attachment").field(session_uid).field(attachment).finish();
+    format!("own-{}", &digest["sha256:".len()..][..OWN_DIGEST])
 }
 
 /// The generation that a pod of this name belongs to; none when it is no name of [`pod_name`].
@@ -67,6 +76,15 @@ mod tests {
         let (head, tail) = one.split_at("a-b-c-1-".len());
         assert!(two.starts_with(head) && !two.ends_with(tail), "{one} {two}");
         assert_eq!(tail.len(), DIGEST);
+    }
+
+    #[test]
+    fn an_attachment_of_a_sessions_own_has_one_uid_that_fits_a_label() {
+        let uid = own_attachment_uid("s-1", "files");
+        assert_eq!(uid, own_attachment_uid("s-1", "files"));
+        assert_ne!(uid, own_attachment_uid("s-2", "files"), "another Session's is another");
+        assert_ne!(uid, own_attachment_uid("s-1", "issues"));
+        assert_eq!((uid.len(), &uid[..4]), (36, "own-"));
     }
 
     #[test]

@@ -5,9 +5,9 @@
 mod tests {
     use crate::domain::{
         lifecycle::{
-            Blueprint, Desired, Effect, Evidence, Generation, Limits, MAX_LIVE, Owner, Place,
-            PodFact, Receipt, Rollout, Situation, StageKind, State, Step, Target, Verdict, Wish,
-            step,
+            Blueprint, Desired, Effect, Evidence, Generation, Limits, MAX_LIVE, Origin, Owner,
+            Place, PodFact, Receipt, Rollout, Situation, StageKind, State, Step, Target, Verdict,
+            Wish, step,
         },
         reason::Reason,
     };
@@ -23,6 +23,7 @@ mod tests {
         Change(usize, u8),
         Hold(usize),
         Suspend(usize),
+        Yield(usize),
         Remove(usize),
         Retry(usize),
         Pass(u16),
@@ -55,6 +56,7 @@ mod tests {
             4 => (index.clone(), 0u8..3).prop_map(|(i, s)| Event::Change(i, s)),
             1 => index.clone().prop_map(Event::Hold),
             1 => index.clone().prop_map(Event::Suspend),
+            2 => index.clone().prop_map(Event::Yield),
             1 => index.clone().prop_map(Event::Remove),
             1 => index.prop_map(Event::Retry),
             4 => (1u16..2000).prop_map(Event::Pass),
@@ -118,6 +120,8 @@ mod tests {
             let desired = |i| Desired {
                 attachment: format!("a{i}"),
                 attachment_uid: format!("uid-{i}"),
+                // One of the three is the Agent's.
+                origin: if i == 0 { Origin::Agent } else { Origin::Session },
                 wish: serve(i, 0),
                 retry: false,
             };
@@ -174,6 +178,7 @@ mod tests {
                 Event::Change(i, source) => self.set_wish(i, serve(i, source)),
                 Event::Hold(i) => self.set_wish(i, Wish::Hold),
                 Event::Suspend(i) => self.set_wish(i, Wish::Withdraw(Reason::Suspended)),
+                Event::Yield(i) => self.set_wish(i, Wish::Yield),
                 Event::Remove(i) => self.desired[i] = None,
                 Event::Retry(i) => {
                     if let Some(d) = &mut self.desired[i] {
@@ -304,6 +309,16 @@ mod tests {
                 let proof =
                     receipts.iter().any(|r| stage.answered_by(r) && r.verdict == Verdict::Done);
                 prop_assert!(proof, "Active without its receipt");
+            }
+            // What makes room does so in time, and nothing else is bounded while it serves.
+            for e in out.entries.iter().filter(|e| e.state == State::Active) {
+                let mut desired = self.desired.iter().flatten();
+                let wish = desired.find(|d| d.attachment_uid == e.attachment_uid).map(|d| &d.wish);
+                let end = self.now + SignedDuration::from_millis(limits().startup_timeout_ms);
+                match (wish, e.deadline) {
+                    (Some(Wish::Yield), Some(at)) => prop_assert!(self.now < at && at <= end),
+                    (_, deadline) => prop_assert_eq!(deadline, None),
+                }
             }
             for e in out.entries.iter().filter(|e| e.published) {
                 prop_assert_eq!(e.state, State::Active);

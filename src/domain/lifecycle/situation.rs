@@ -1,6 +1,6 @@
 //! What a step of the state machine depends on, and what comes out of it. Types only.
 
-use super::{CredentialRef, Generation, Limits, Receipt, Rollout, SecretKey};
+use super::{CredentialRef, Generation, Limits, Origin, Receipt, Rollout, SecretKey};
 use crate::domain::reason::Reason;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -42,10 +42,12 @@ pub struct Owner<'a> {
 /// What is asked for in the name of one attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Desired {
-    /// metadata.name of the McpAttachment.
+    /// Name of the attachment.
     pub attachment: String,
-    /// UID of the McpAttachment.
+    /// UID of the attachment.
     pub attachment_uid: String,
+    /// Who brought it.
+    pub origin: Origin,
     /// What to do.
     pub wish: Wish,
     /// Somebody asks for another try now.
@@ -62,6 +64,8 @@ pub enum Wish {
     Hold,
     /// Take it out of service: why, of [`Reason::Suspended`] and [`Reason::Draining`].
     Withdraw(Reason),
+    /// Make room: take it out of service once what was asked for beside it serves or failed.
+    Yield,
 }
 
 /// What a generation is made from.

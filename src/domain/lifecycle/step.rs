@@ -7,8 +7,8 @@
 //! Realize receipt, numbers never reused, no answer from another epoch counts.
 
 use super::{
-    Effect, Generation, PodFact, Removal, RemovedBy, Rollout, Situation, StageKind, State, Step,
-    Target, Verdict, Wish,
+    Effect, Generation, Origin, PodFact, Removal, RemovedBy, Rollout, Situation, StageKind, State,
+    Step, Target, Verdict, Wish,
     change::{
         answer, deadline, drain, drain_end, drained, enter, fail, ignored, last_words,
         late_message, lose, observe_pod, owned, requested, setback, stage, wish,
@@ -35,6 +35,7 @@ pub fn step(s: &Situation<'_>) -> Step {
     run.retire();
     run.request();
     run.start();
+    run.give_way();
     run.retire();
     run.pods();
     run.out.entries = run.entries;
@@ -75,13 +76,14 @@ impl Run<'_> {
             let why = match wish(s, &e.attachment_uid) {
                 None => Reason::Removed,
                 Some(Wish::Withdraw(why)) => *why,
+                Some(Wish::Yield) if e.state != State::Active => Reason::Removed,
                 Some(Wish::Serve(b))
                     if e.source != b.source
                         && (e.state != State::Active || b.rollout == Rollout::Recreate) =>
                 {
                     Reason::Replaced
                 }
-                Some(Wish::Serve(_) | Wish::Hold) => continue,
+                Some(Wish::Serve(_) | Wish::Hold | Wish::Yield) => continue,
             };
             if matches!(e.state, State::Requested | State::Realizing | State::Active) {
                 drain(s, e, why, String::new());
@@ -218,6 +220,38 @@ impl Run<'_> {
         }
     }
 
+    /// What makes room drains once its place is taken, or nothing that was asked for beside it is
+    /// on its way any more; at most one startup deadline later.
+    fn give_way(&mut self) {
+        let s = self.s;
+        let asked = |e: &Generation| matches!(wish(s, &e.attachment_uid), Some(Wish::Serve(_)));
+        let (mut taken, mut coming) = (vec![], vec![]);
+        for e in self.entries.iter().filter(|e| asked(e)) {
+            match e.state {
+                State::Active => taken.push(e.server.clone()),
+                State::Requested | State::Realizing => {
+                    let end = e.deadline.unwrap_or_else(|| deadline(s.now, &e.limits));
+                    coming.push((e.origin, e.attachment.clone(), e.server.clone(), end));
+                }
+                State::Draining | State::Failed => {}
+            }
+        }
+        for e in self.entries.iter_mut().filter(|e| e.state == State::Active) {
+            if !matches!(wish(s, &e.attachment_uid), Some(Wish::Yield)) {
+                e.deadline = None;
+                continue;
+            }
+            let beside = coming.iter().filter(|(origin, attachment, server, _)| {
+                *origin == Origin::Session || *attachment == e.attachment || *server == e.server
+            });
+            let last = beside.map(|(.., end)| *end).max().filter(|_| !taken.contains(&e.server));
+            match last.map(|last| *e.deadline.get_or_insert(last)).filter(|end| *end > s.now) {
+                Some(end) => self.out.wake_by(end),
+                None => drain(s, e, Reason::Removed, String::new()),
+            }
+        }
+    }
+
     /// What is over goes.
     fn retire(&mut self) {
         let s = self.s;
@@ -231,7 +265,7 @@ impl Run<'_> {
                     .filter(rival)
                     .any(|o| o.state == State::Active && o.source == b.source),
                 Some(Wish::Hold) => false,
-                Some(Wish::Withdraw(_)) | None => true,
+                Some(Wish::Withdraw(_) | Wish::Yield) | None => true,
             };
             let remembered = !newer && !satisfied;
             let by = match e.state {
@@ -318,7 +352,19 @@ mod tests {
         receipts: Vec<Receipt>,
         pods: BTreeMap<i64, PodFact>,
         terminating: bool,
+        /// What else is asked for.
+        beside: Vec<Desired>,
         last: Step,
+    }
+
+    /// An attachment of the Session's own, whose server is named like it.
+    fn own(attachment: &str, mut wish: Wish) -> Desired {
+        if let Wish::Serve(blueprint) = &mut wish {
+            blueprint.server = attachment.into();
+        }
+        let attachment_uid = format!("uid-{attachment}");
+        let (attachment, origin) = (attachment.into(), Origin::Session);
+        Desired { attachment, attachment_uid, origin, wish, retry: false }
     }
 
     fn blueprint(source: &str, place: Place) -> Wish {
@@ -351,6 +397,7 @@ mod tests {
                 receipts: vec![],
                 pods: BTreeMap::new(),
                 terminating: false,
+                beside: vec![],
                 last: Step { last_generation: 10, ..Step::default() },
             };
             bench.go();
@@ -364,9 +411,11 @@ mod tests {
                 .map(|wish| Desired {
                     attachment: "files".into(),
                     attachment_uid: "a-uid".into(),
+                    origin: Origin::Agent,
                     wish: wish.clone(),
                     retry: self.retry,
                 })
+                .chain(self.beside.iter().cloned())
                 .collect();
             self.last = step(&Situation {
                 now: self.now,
@@ -749,6 +798,90 @@ mod tests {
         let states: Vec<_> = bench.last.entries.iter().map(|e| e.state).collect();
         assert_eq!(states, [Active, Draining, Realizing]);
         assert_eq!(bench.entry(14).source, "e");
+    }
+
+    #[test]
+    fn what_makes_room_serves_until_its_place_is_taken() {
+        let mut bench = Bench::new(http("a")).active();
+        bench.wish = Some(Wish::Yield);
+        bench.beside = vec![own("files", http("b")), own("other", http("c"))];
+        bench.go();
+        let both = [(12, Realizing, R::Realizing), (13, Realizing, R::Realizing)];
+        assert_eq!(bench.states(), [&[(11, Active, R::Active)], &both[..]].concat());
+        bench.answer(13, Verdict::Done, None);
+        assert_eq!(bench.states()[0], (11, Active, R::Active), "files is not there yet");
+        bench.answer(12, Verdict::Done, None);
+        assert_eq!(bench.states()[..2], [(11, Draining, R::Removed), (12, Active, R::Publishing)]);
+    }
+
+    #[test]
+    fn what_makes_room_goes_with_a_name_or_server_that_serves_whatever_else_comes() {
+        let mut bench = Bench::new(http("a")).active();
+        bench.wish = Some(Wish::Yield);
+        bench.beside = vec![own("srv", http("b")), own("other", http("c"))];
+        bench.go();
+        bench.answer(12, Verdict::Done, None);
+        let states: Vec<_> = bench.last.entries.iter().map(|e| e.state).collect();
+        assert_eq!(states, [Draining, Active, Realizing], "the server's name is taken");
+    }
+
+    #[test]
+    fn what_makes_room_goes_at_once_when_nothing_comes_in_its_place() {
+        let mut bench = Bench::new(http("a")).active();
+        bench.beside = vec![own("files", Wish::Hold)];
+        bench.wish = Some(Wish::Yield);
+        bench.go();
+        assert_eq!(bench.states(), [(11, Draining, R::Removed)]);
+
+        let mut bench = Bench::new(http("a"));
+        bench.wish = Some(Wish::Yield);
+        bench.beside = vec![own("files", http("b"))];
+        bench.go();
+        assert_eq!(bench.states()[0], (11, Draining, R::Removed), "it never served");
+    }
+
+    #[test]
+    fn what_makes_room_waits_one_startup_deadline_at_most() {
+        let mut bench = Bench::new(http("a")).active();
+        bench.wish = Some(Wish::Yield);
+        bench.beside = vec![own("files", http("b"))];
+        bench.go();
+        assert_eq!(bench.last.wake, Some(bench.now + SignedDuration::from_secs(45)));
+        bench.pass(40);
+        // Another one comes later: the deadline stays.
+        bench.beside.push(own("other", http("c")));
+        bench.go();
+        bench.answer(12, Verdict::Failed, Some(R::Unauthorized));
+        assert_eq!(bench.states()[0], (11, Active, R::Active), "the other one is on its way");
+        bench.pass(4).go();
+        assert_eq!(bench.states()[0], (11, Active, R::Active));
+        bench.pass(1).go();
+        assert_eq!(bench.states()[0], (11, Draining, R::Removed));
+    }
+
+    #[test]
+    fn what_made_room_and_is_asked_for_again_just_serves_on() {
+        let mut bench = Bench::new(http("a")).active();
+        bench.wish = Some(Wish::Yield);
+        bench.beside = vec![own("files", http("b"))];
+        bench.go();
+        assert!(bench.entry(11).deadline.is_some());
+        bench.wish = Some(http("a"));
+        bench.beside = vec![];
+        bench.go();
+        assert_eq!(bench.states()[0], (11, Active, R::Active));
+        assert_eq!(bench.entry(11).deadline, None);
+        bench.pass(60).go();
+        assert_eq!(bench.states()[0], (11, Active, R::Active));
+    }
+
+    #[test]
+    fn another_agents_attachment_on_its_way_holds_nothing_up() {
+        let mut bench = Bench::new(http("a")).active();
+        bench.wish = Some(Wish::Yield);
+        bench.beside = vec![Desired { origin: Origin::Agent, ..own("other", http("c")) }];
+        bench.go();
+        assert_eq!(bench.states()[0], (11, Draining, R::Removed));
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Reviews for ApiReviews {
                 subresource: subresource.map(str::to_owned),
                 verb: Some(verb.to_owned()),
                 namespace: Some(session.namespace.clone()),
-                name: Some(session.name.clone()),
+                name: Some(session.name.clone()).filter(|name| !name.is_empty()),
                 ..ResourceAttributes::default()
             };
             let spec = SubjectAccessReviewSpec {

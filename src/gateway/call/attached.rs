@@ -6,12 +6,12 @@ use crate::{
     domain::{
         Clock,
         gate::{self, Permit},
-        lifecycle::hosting::NoPlace,
+        lifecycle::{Origin, hosting::NoPlace},
         record::{Entry, Kind},
         redact::Redactor,
     },
     gateway::{
-        catalog::Catalog,
+        catalog::{Catalog, Found},
         export::Secrets,
         handle::{Handle, Place, Tool},
         hosted::Hosted,
@@ -31,6 +31,8 @@ pub struct Call {
     pub hosted: Arc<Hosted>,
     /// The server, on an endpoint of one server.
     pub server: Option<Arc<str>>,
+    /// Who must have brought the server; none where that is no matter.
+    pub origin: Option<Origin>,
     /// User name of the caller.
     pub subject: Arc<str>,
     /// The tool as the endpoint names it.
@@ -100,7 +102,10 @@ fn admit<'a>(call: &'a Call, clock: &dyn Clock) -> Result<(Attached<'a>, Questio
     // a draining generation left the catalog before it began to refuse: look again
     for _ in 0..3 {
         let catalog: Arc<Catalog> = call.hosted.catalogs.load();
-        let Some(found) = catalog.find(call.server.as_deref(), &call.tool) else {
+        let meant =
+            |f: &Found<'_>| call.origin.is_none_or(|origin| f.server.handle.origin == origin);
+        let found = catalog.find(call.server.as_deref(), &call.tool).filter(meant);
+        let Some(found) = found else {
             return Err(nothing(call, &catalog, clock));
         };
         let permit = gate::pass(found.server.policy.as_deref(), &found.tool.name)

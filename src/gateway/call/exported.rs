@@ -11,6 +11,7 @@ use crate::{
     domain::{
         export::MANAGEMENT_TOOLS,
         gate::{self, Permit},
+        lifecycle::Origin,
         reason::Reason,
         record::{Entry, Kind, Outcome},
         redact::Redactor,
@@ -68,6 +69,8 @@ impl Calls {
                 let call = Call {
                     hosted,
                     server: Some(server),
+                    // of the server's name the Session may have one of its own the next moment
+                    origin: Some(Origin::Agent),
                     subject: call.subject,
                     tool,
                     alias: Some(call.tool),

@@ -8,6 +8,7 @@ use super::{Policies, Surface};
 use crate::domain::{
     gate::ToolSet,
     identity::{tool_id, tool_id_start},
+    lifecycle::Origin,
 };
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -15,8 +16,10 @@ use std::sync::Arc;
 /// A server that comes, or comes again.
 #[derive(Clone, Debug)]
 pub struct Coming {
-    /// metadata.name of the attachment.
+    /// Name of the attachment.
     pub attachment: String,
+    /// Who brought it.
+    pub origin: Origin,
     /// The server's name in tool ids.
     pub server: String,
     /// Its newest generation.
@@ -35,8 +38,14 @@ impl Coming {
             (one, two) => one.is_none() && two.is_none(),
         };
         surface
-            && (&self.attachment, &self.server, self.generation, self.next_try)
-                == (&other.attachment, &other.server, other.generation, other.next_try)
+            && (&self.attachment, self.origin, &self.server, self.generation, self.next_try)
+                == (
+                    &other.attachment,
+                    other.origin,
+                    &other.server,
+                    other.generation,
+                    other.next_try,
+                )
     }
 }
 
@@ -59,7 +68,7 @@ pub(super) fn expected<'a>(
     name: &'a str,
 ) -> Option<Expected<'a>> {
     coming.iter().find_map(|coming| {
-        let policy = policies.get(&coming.attachment).map(|p| &**p);
+        let policy = policies.get(coming.origin, &coming.attachment).map(|p| &**p);
         let tool = match endpoint {
             Some(server) if server != coming.server => return None,
             Some(_) => own(coming, name)?,
@@ -102,12 +111,14 @@ mod tests {
             ("write".to_owned(), Permission::Deny),
             (long, Permission::Deny),
         ];
-        BTreeMap::from([("files".to_owned(), Arc::new(ToolSet { default, tools: tools.into() }))])
+        let set = Arc::new(ToolSet { default, tools: tools.into() });
+        BTreeMap::from([("files".to_owned(), set)]).into()
     }
 
     fn coming() -> [Coming; 1] {
         let (attachment, server) = ("files".to_owned(), "fs".to_owned());
-        [Coming { attachment, server, generation: 4, next_try: None, surface: None }]
+        let origin = Origin::Agent;
+        [Coming { attachment, origin, server, generation: 4, next_try: None, surface: None }]
     }
 
     #[rstest]

@@ -10,6 +10,7 @@ use crate::{
         canonical,
         gate::{self, Permit},
         identity::SessionKey,
+        lifecycle::Origin,
     },
     gateway::{
         catalog::Catalog,
@@ -125,7 +126,7 @@ impl ExportSet {
         let unless_denied = |found| {
             let SessionKey { namespace, name: agent } = &exported.session;
             let policies = snapshot.policies_of(namespace, agent);
-            let policy = policies.get(&exported.attachment).map(|p| &**p);
+            let policy = policies.get(Origin::Agent, &exported.attachment).map(|p| &**p);
             match gate::pass(policy, &exported.tool) {
                 Ok(_) => found,
                 Err(_) => Found::Nothing,

@@ -191,6 +191,7 @@ impl Post {
         for g in all.iter().filter(|g| comes(g) && !serves(&g.attachment_uid)) {
             let newest = Coming {
                 attachment: g.attachment.clone(),
+                origin: g.origin,
                 server: g.server.clone(),
                 generation: g.generation,
                 next_try: next_try(g),

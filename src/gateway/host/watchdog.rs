@@ -326,6 +326,7 @@ mod tests {
             generation: 3,
             attachment: "files".into(),
             attachment_uid: "a-uid".into(),
+            origin: crate::domain::lifecycle::Origin::Agent,
             server: "files".into(),
             source: "sha256:s".into(),
             state: State::Active,

@@ -21,7 +21,7 @@ use crate::{
         session::{Host, Phase},
     },
     domain::{
-        lifecycle::{Generation, State},
+        lifecycle::{Generation, Origin, State},
         reason::Reason,
     },
     gateway::export::ManagementContext,
@@ -214,6 +214,8 @@ impl Arguments for GetArguments {}
 pub struct GenerationView {
     /// The attachment.
     pub attachment: String,
+    /// Who brought it: the Agent, or the Session itself.
+    pub origin: Origin,
     /// The generation, a number that the Session never uses twice.
     pub generation: i64,
     /// Requested, Realizing, Active, Draining or Failed.
@@ -332,6 +334,7 @@ impl SessionView {
 fn generation(entry: Generation) -> GenerationView {
     GenerationView {
         attachment: entry.attachment,
+        origin: entry.origin,
         generation: entry.generation,
         state: entry.state,
         reason: entry.reason,

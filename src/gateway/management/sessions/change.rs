@@ -2,7 +2,7 @@
 
 use super::{SessionView, health, standing_of, status};
 use crate::{
-    api::{Session, SessionSpec, agent::SessionMode, attachment::AgentRef},
+    api::{Session, SessionSpec, agent::SessionMode},
     domain::reason::Reason,
     gateway::{
         export::ManagementContext,
@@ -96,7 +96,7 @@ impl Tool for SessionCreate {
                 format!("The Agent {agent} has one Standing Session of its own, named {agent}.");
             return Err(Problem::new(Reason::SessionNotOnDemand, cause).about("agent"));
         }
-        let spec = SessionSpec { agent_ref: AgentRef { name: agent.to_string() } };
+        let spec = SessionSpec::of(agent.to_string());
         let mut session = Session::new("", spec);
         session.metadata.name = name.as_ref().map(ToString::to_string);
         if name.is_none() {
