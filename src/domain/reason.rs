@@ -153,7 +153,7 @@ reasons! {
     OutcomeUnknown, Refusal, "The call may have run; its result is not known, and it is not sent again.", "Check the effect before you repeat the call.";
     ServerUnreachable, Refusal, "The call could not be sent to the server; it did not run.", "Try again.";
     JournalUnavailable, Refusal, "The journal cannot take the record, so nothing was sent.", "Try again; look at the journal's volume or database.";
-    NotServing, Refusal, "The Session is not served at the moment.", "Try again after Retry-After.";
+    NotServing, Refusal, "The Session, or the server of the tool that is called, is not served at the moment.", "Try again after Retry-After or data.retryAfter; where there is neither, look at the McpAttachment.";
     Unauthenticated, Refusal, "The request carries no valid token.", "Ask for a token with audience awaken-gateway.";
     Forbidden, Refusal, "The caller may not do this.", "Ask for the right that the message names.";
     NotFound, Refusal, "There is no such thing, or the caller may not know of it.", "";
