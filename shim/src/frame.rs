@@ -247,6 +247,9 @@ pub struct Exited {
     pub stderr_tail: String,
 }
 
+/// What the last lines of a server that was ended for memory close with.
+pub const OUT_OF_MEMORY: &str = "out of memory: the container reached its memory limit";
+
 /// Payload of [`Kind::TooLarge`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TooLarge {

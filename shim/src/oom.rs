@@ -3,9 +3,6 @@
 
 use std::path::Path;
 
-/// What the last lines of a server that was ended for memory close with.
-pub const WORDS: &str = "out of memory: the container reached its memory limit";
-
 /// Where a container sees its own memory cgroup, version 2 and version 1.
 const FILES: [&str; 2] =
     ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"];

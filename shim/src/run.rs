@@ -9,7 +9,7 @@ use anyhow::Context;
 use awaken_shim::buffer::{Inbox, Outbox};
 use awaken_shim::challenge;
 use awaken_shim::fence::{Fence, Identity};
-use awaken_shim::frame::{ChildInfo, Exited, Initialize};
+use awaken_shim::frame::{ChildInfo, Exited, Initialize, OUT_OF_MEMORY};
 use nix::sys::signal::Signal;
 use tokio::net::TcpListener;
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
@@ -207,7 +207,7 @@ async fn tell_end(hub: &Hub, ended: Ended, tasks: Tasks) {
     let mut state = hub.state.borrow_mut();
     state.tail.end_line(&hub.scrubber);
     if was_out_of_memory(ended) {
-        state.tail.feed(format!("{}\n", oom::WORDS).as_bytes(), &hub.scrubber);
+        state.tail.feed(format!("{}\n", OUT_OF_MEMORY).as_bytes(), &hub.scrubber);
     }
     let stderr_tail = state.tail.text(&hub.scrubber);
     state.exit = Some(Exited { code, signal, stderr_tail });

@@ -139,6 +139,12 @@ pub struct Exit {
 }
 
 impl Exit {
+    /// Whether the kernel ended it for memory, as the shim tells in the last line.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.signal == Some(9)
+            && self.stderr_tail.trim_end().ends_with(awaken_shim::frame::OUT_OF_MEMORY)
+    }
+
     /// `exit code 1` or `signal 9`, and the last lines of its error output.
     pub fn message(&self) -> String {
         let how = match (self.code, self.signal) {

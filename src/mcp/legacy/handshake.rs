@@ -75,6 +75,7 @@ impl HandshakeError {
             PeerError::TooLarge { .. } => Reason::MessageTooLarge,
             PeerError::TimedOut(_) | PeerError::Cancelled => Reason::HandshakeTimeout,
             // whatever its code: what the shim tells of did run
+            PeerError::Exited { exit, .. } if exit.is_out_of_memory() => Reason::OutOfMemory,
             PeerError::Exited { .. } => Reason::ServerExited,
         };
         Self::new(reason, format!("{at}: {error}"))

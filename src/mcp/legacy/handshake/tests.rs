@@ -203,6 +203,11 @@ fn status(status: u16) -> PeerError {
     PeerError::Status { status, body: String::new() }
 }
 
+fn killed(last: &str) -> PeerError {
+    let exit = Exit { code: None, signal: Some(9), stderr_tail: format!("words\n{last}\n") };
+    PeerError::Exited { sent: Sent::Maybe, exit }
+}
+
 fn exited(code: i32) -> PeerError {
     let exit = Exit { code: Some(code), signal: None, stderr_tail: "last words".into() };
     PeerError::Exited { sent: Sent::Maybe, exit }
@@ -230,6 +235,8 @@ fn exited(code: i32) -> PeerError {
 #[case(PeerError::TimedOut(SECOND), Reason::HandshakeTimeout)]
 #[case(exited(1), Reason::ServerExited)]
 #[case(exited(127), Reason::ServerExited)]
+#[case(killed("x"), Reason::ServerExited)]
+#[case(killed(awaken_shim::frame::OUT_OF_MEMORY), Reason::OutOfMemory)]
 #[tokio::test]
 async fn each_failure_has_one_reason(#[case] failure: PeerError, #[case] reason: Reason) {
     let peer = Scripted::new(vec![("initialize", Err(failure.clone()))]);
