@@ -26,7 +26,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use serde_json::{Value, json};
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, task::Poll, time::Duration};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -119,8 +119,17 @@ impl Gateway {
         let (append, read) = (Arc::new(journal.clone()), Arc::new(journal.clone()));
         let parts = Journal { append, read, exclusive: true };
         let (client, ready, stopped) = (client(api), readiness.clone(), stop.clone());
+        // not ready before it said what it waits for
+        let starting = readiness.guard("start");
         let running = tokio::spawn(async move {
-            gateway::run(config, client, parts, ready, &Metrics::new(), stopped).await
+            let metrics = Metrics::new();
+            let mut run = pin!(gateway::run(config, client, parts, ready, &metrics, stopped));
+            let begun = futures::poll!(run.as_mut());
+            drop(starting);
+            match begun {
+                Poll::Ready(ended) => ended,
+                Poll::Pending => run.await,
+            }
         });
         Self { readiness, stop, running, listen, internal }
     }
