@@ -1,7 +1,7 @@
 //! Every refused input of `/v1/mcp` and what it gets, as `docs/refused.md` shows it. The test sends
 //! each one and compares; with `GENERATE_INTO=FOLDER` it writes the page below that folder.
 
-use super::{platform::*, support::*};
+use super::{platform::*, sets, support::*};
 use awaken_operator::mcp::RawJson;
 use axum::{
     body::Body,
@@ -350,6 +350,87 @@ async fn limits(table: &mut Table) {
     table.rows = rows;
 }
 
+/// What a caller sends to a route of sets.
+fn of_set(method: &str, path: &str, token: &str, body: &str) -> Request<Body> {
+    let mut request = request(method, path, Some(token));
+    *request.body_mut() = Body::from(body.to_owned());
+    request
+}
+
+async fn own_sets(table: &mut Table) {
+    table.section(
+        "A Session's own set",
+        "Not at `/v1/mcp`, but at `POST /v1/sessions/{namespace}` and `GET`, `PUT` of `…/{session}/attachments`, with the\n\
+         token of a service account; they look at a token, the right and the body in this order\n\
+         ([what they take](kinds/session.md#attachments-of-its-own)). All of it leaves everything as it was.",
+    );
+    let platform = std::mem::replace(&mut table.world, sets::world());
+    let before = table.world.api.all("sessions");
+    let one = sets::one("mine").to_string();
+    let put = |body: &str| of_set("PUT", sets::SET, TOKEN, body);
+    let open = |body: serde_json::Value| of_set("POST", sets::OPEN, TOKEN, &body.to_string());
+    let opens = |agent: &str| open(sets::opening(agent, sets::one("mine")));
+    let of = |own: serde_json::Value| {
+        put(&json!({"attachments": [own], "toolSets": [{"attachment": "a"}]}).to_string())
+    };
+    let http = |url: &str| of(json!({"name": "a", "http": {"url": url}}));
+    let token = |token: &str| of_set("PUT", sets::SET, token, &one);
+    table.refused("no valid token", token("nobody")).await;
+    table.refused("no right, and the caller may not know of the Session", token(OTHER_TOKEN)).await;
+    table.refused("no right, and the caller may `get` it", token(KNOWING_TOKEN)).await;
+    let nothing = "/v1/sessions/team-a/nothing/attachments";
+    table.refused("a Session that is not there", of_set("GET", nothing, TOKEN, "")).await;
+    table.refused("a body over 1 MiB", put(&" ".repeat((1 << 20) + 1))).await;
+    table.refused("no JSON object, an unknown field, a field twice", put("[]")).await;
+    let both =
+        json!({"name": "a", "http": {"url": "https://h/"}, "sandboxStdio": {"command": "c"}});
+    table.refused("an attachment with no target or with both", of(both)).await;
+    let half = json!({"attachments": [{"name": "a", "http": {"url": "https://h/"}}]});
+    table.refused("an attachment without its ToolSet", put(&half.to_string())).await;
+    table
+        .refused(
+            "a server name with `__`",
+            of(json!({"name": "a", "serverName": "a__b", "http": {"url": "https://h/"}})),
+        )
+        .await;
+    let two = |server: &str, url: &str| {
+        let own = json!([{"name": "a", "http": {"url": "https://h/"}},
+            {"name": "b", "serverName": server, "http": {"url": url}}]);
+        let sets = json!([{"attachment": "a"}, {"attachment": "b"}]);
+        put(&json!({"attachments": own, "toolSets": sets}).to_string())
+    };
+    table.refused("a server name twice in the set", two("a", "https://g/")).await;
+    table.refused("a target twice in the set", two("b", "https://h/")).await;
+    table.refused("a URL that cannot be used", http("ftp://h/")).await;
+    table.refused("a loopback, link-local or metadata address", http("http://127.0.0.1/")).await;
+    let secret = json!({"secretKeyRef": {"name": "s", "key": "k"}});
+    let plain = json!({"name": "a", "http": {"url": "http://h/", "credential": secret}});
+    table.refused("a credential over plain http", of(plain)).await;
+    let stdio = json!({"name": "a", "sandboxStdio": {"command": "c"}});
+    table.refused("a stdio server where the Agent has no environment", of(stdio)).await;
+    table.refused("`POST` for an Agent that is not there", opens("nobody")).await;
+    table.refused("`POST` for a Standing Agent", opens("standing")).await;
+    table
+        .refused("attachments where the Agent lets its Sessions bring none", opens("closed"))
+        .await;
+    let mut taken = sets::opening("open", json!({}));
+    taken["name"] = json!("job");
+    table.refused("`POST` with a name that is taken", open(taken)).await;
+    for (what, code, message) in [
+        ("what the schema or its rules refuse", 422, "url must not contain a fragment"),
+        ("what a quota or an admission policy refuses", 403, "exceeded quota"),
+        ("anything while the API server does not answer", 500, "etcd is away"),
+    ] {
+        table.world.api.refuse(move |_, _| Some((code, message.to_owned())));
+        table.refused(what, put(&one)).await;
+    }
+    table.world.api.refuse(|_, _| Some((409, "the object has been modified".to_owned())));
+    table.refused("a Session that others write all the time", put(&one)).await;
+    assert_eq!(table.world.api.all("sessions"), before, "all of it leaves everything as it was");
+    table.flush();
+    table.world = platform;
+}
+
 #[tokio::test]
 async fn the_page_of_refused_inputs_is_what_the_gateway_answers() {
     let mut table = Table::new().await;
@@ -360,6 +441,7 @@ async fn the_page_of_refused_inputs_is_what_the_gateway_answers() {
     bodies(&mut table).await;
     calls(&mut table).await;
     limits(&mut table).await;
+    own_sets(&mut table).await;
     table.flush();
     assert_eq!(
         names(&table.world, &table.session).await.len(),

@@ -6,11 +6,11 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const SET: &str = "/v1/sessions/team-a/job/attachments";
-const OPEN: &str = "/v1/sessions/team-a";
+pub const SET: &str = "/v1/sessions/team-a/job/attachments";
+pub const OPEN: &str = "/v1/sessions/team-a";
 
 /// Agents of both modes, one of which lets its Sessions bring what they want, and a Session of it.
-fn world() -> World {
+pub fn world() -> World {
     let world = World::new();
     let agent = |name: &str, spec: Value| {
         json!({"apiVersion": "awaken.dev/v1alpha1", "kind": "Agent",
@@ -31,14 +31,14 @@ fn world() -> World {
     world
 }
 
-fn one(name: &str) -> Value {
+pub fn one(name: &str) -> Value {
     json!({
         "attachments": [{"name": name, "http": {"url": format!("https://{name}.example.com/mcp")}}],
         "toolSets": [{"attachment": name, "defaultPermission": "Allow"}],
     })
 }
 
-fn opening(agent: &str, set: Value) -> Value {
+pub fn opening(agent: &str, set: Value) -> Value {
     let mut body = set;
     body["agentRef"] = json!({"name": agent});
     body
