@@ -249,6 +249,17 @@ fn env(name: &str, value: &str) -> Value {
     json!({"agentRef": {"name": "a"}, "sandboxStdio": {"command": "server", "env": [{"name": name, "value": value}]}})
 }
 
+/// The same as an attachment, and as the second of those that a Session brings.
+fn both(mut spec: Value) -> [Value; 2] {
+    let attachment = object("McpAttachment", "files", spec.clone());
+    spec.as_object_mut().unwrap().remove("agentRef");
+    spec["name"] = json!("files");
+    let first = json!({"name": "first", "http": {"url": "https://mcp.example.com/"}});
+    let session = json!({"agentRef": {"name": "a"}, "attachments": [first, spec],
+        "toolSets": [{"attachment": "first"}, {"attachment": "files"}]});
+    [attachment, object("Session", "files", session)]
+}
+
 /// A made-up value of a token's shape; put together here so that no file holds the whole.
 fn shaped(head: &str) -> String {
     format!("{head}{}", "a1B2c3D4e5".repeat(4))
@@ -282,12 +293,14 @@ async fn what_looks_like_a_secret_is_warned_about_and_taken(
     #[case] words: &str,
 ) {
     let server = Server::new().await;
-    let said = server.create(&object("McpAttachment", "files", spec)).await;
-    assert_eq!(said.code, 201, "{}", said.body);
-    let warned = said.warnings.join("\n");
-    assert!(warned.contains(words) && warned.contains("put it into a Secret"), "{warned:?}");
-    for value in ["hunter2", "abcdef", "a1B2c3"] {
-        assert!(!warned.contains(value), "the value is repeated: {warned}");
+    for made in both(spec) {
+        let said = server.create(&made).await;
+        assert_eq!(said.code, 201, "{}", said.body);
+        let warned = said.warnings.join("\n");
+        assert!(warned.contains(words) && warned.contains("put it into a Secret"), "{warned:?}");
+        for value in ["hunter2", "abcdef", "a1B2c3"] {
+            assert!(!warned.contains(value), "the value is repeated: {warned}");
+        }
     }
 }
 
@@ -305,7 +318,9 @@ async fn what_looks_like_a_secret_is_warned_about_and_taken(
 #[tokio::test]
 async fn ordinary_values_are_not_warned_about(#[case] spec: Value) {
     let server = Server::new().await;
-    let said = server.create(&object("McpAttachment", "files", spec)).await;
-    assert_eq!(said.code, 201, "{}", said.body);
-    assert_eq!(said.warnings, Vec::<String>::new());
+    for made in both(spec) {
+        let said = server.create(&made).await;
+        assert_eq!(said.code, 201, "{}", said.body);
+        assert_eq!(said.warnings, Vec::<String>::new());
+    }
 }
