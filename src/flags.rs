@@ -3,10 +3,16 @@
 use awaken_operator::{
     controller::{
         self,
-        build::{pod::ShimImage, policy::GatewayPeers},
+        build::{
+            pod::ShimImage,
+            policy::{DnsPeers, GatewayPeers},
+        },
         seen::Rules,
     },
-    domain::export::{MANAGEMENT_TOOLS, Namespaces, RESERVED_TOOLS},
+    domain::{
+        egress::Net,
+        export::{MANAGEMENT_TOOLS, Namespaces, RESERVED_TOOLS},
+    },
     gateway,
     journal::sqlite::Durability,
     process::{api_server::ApiServer, logging::Format},
@@ -31,7 +37,7 @@ pub struct Flags {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Watches Agents and McpAttachments, decides, and launches Session pods.
-    Operator(OperatorFlags),
+    Operator(Box<OperatorFlags>),
     /// Serves MCP clients and speaks to MCP servers.
     Gateway(Box<GatewayFlags>),
     /// Prints the CustomResourceDefinitions.
@@ -118,6 +124,26 @@ pub struct OperatorFlags {
     /// operator's own keys. May be repeated.
     #[arg(long = "reserved-secret", value_name = "NAME")]
     pub reserved_secrets: Vec<String>,
+    /// A network, as CIDR, that no sandbox reaches whatever its Agent allows. May be repeated.
+    #[arg(long = "denied-egress", value_name = "CIDR")]
+    pub denied_egress: Vec<Net>,
+    /// Namespace of the cluster's DNS pods, which sandboxes reach when their Agent allows them
+    /// anything.
+    #[arg(long, default_value = "kube-system")]
+    pub dns_namespace: String,
+    /// A label of those pods. May be repeated; they have all of them.
+    #[arg(long = "dns-label", value_name = "KEY=VALUE", value_parser = label, default_value = "k8s-app=kube-dns")]
+    pub dns_labels: Vec<(String, String)>,
+    /// A network, as CIDR, where DNS is answered beside those pods, such as that of a cache on each
+    /// node. May be repeated.
+    #[arg(long = "dns-network", value_name = "CIDR")]
+    pub dns_networks: Vec<Net>,
+}
+
+/// A label, `key=value`.
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("a label is written key=value")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 /// Flags of `awaken gateway`.
@@ -281,6 +307,11 @@ impl OperatorFlags {
                 namespace: self.process.namespace.clone(),
                 labels: controller::Config::gateway_labels(&self.process.instance),
             },
+            dns: DnsPeers {
+                namespace: self.dns_namespace,
+                labels: self.dns_labels.into_iter().collect(),
+                networks: self.dns_networks,
+            },
             namespace: self.process.namespace,
             pod: self.pod_name,
             incarnation,
@@ -294,6 +325,7 @@ impl OperatorFlags {
                 reserved_secrets: self.reserved_secrets,
                 require_allowed_targets: self.process.require_allowed_targets,
                 api_server: ApiServer::new(addresses(&self.process.api_server)),
+                denied_egress: self.denied_egress,
             },
         }
     }

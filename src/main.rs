@@ -32,7 +32,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> Result<()> {
     match Flags::parse().command {
-        Command::Operator(flags) => runtime(None)?.block_on(operator(flags)),
+        Command::Operator(flags) => runtime(None)?.block_on(operator(*flags)),
         Command::Gateway(flags) => runtime(Some(flags.threads()))?.block_on(gateway(*flags)),
         Command::Crds => {
             print!("{}", crds::yaml()?);

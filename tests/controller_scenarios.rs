@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+#[path = "controller_scenarios/egress.rs"]
+mod egress;
 #[path = "controller_scenarios/expiry.rs"]
 mod expiry;
 #[path = "controller_scenarios/exports.rs"]

@@ -178,6 +178,90 @@ pub struct Environment {
     /// writable, the rest is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<Workspace>,
+    /// Where servers may connect to. A change holds at once for every pod of a Standing Session, and
+    /// asks the next generations as every change of the environment does. Default: nowhere.
+    #[serde(default, skip_serializing_if = "Egress::is_deny")]
+    pub egress: Egress,
+}
+
+/// Where sandboxed servers may connect to.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = ("(self.mode == 'Allow') == (has(self.rules) && size(self.rules) > 0)", "egress needs both or neither: mode Allow, and rules that name what may be reached"))]
+pub struct Egress {
+    /// Deny: nowhere. Allow: to what the rules name, and to the cluster's DNS. Default Deny.
+    #[serde(default)]
+    pub mode: EgressMode,
+    /// What may be reached, at most 32. Whatever they say, link-local addresses, clouds' metadata,
+    /// the API server and what the installation denies are not; and private networks only by a cidr
+    /// that lies within one of them. Default none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub rules: Vec<EgressRule>,
+}
+
+impl Egress {
+    /// Whether nothing may be reached.
+    pub fn is_deny(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Whether servers may connect to anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum EgressMode {
+    /// To nothing.
+    #[default]
+    Deny,
+    /// To what the rules name.
+    Allow,
+}
+
+/// A network that may be reached.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = ("!has(self.except) || !isCIDR(self.cidr) || self.except.all(e, isCIDR(e) && e != self.cidr && cidr(self.cidr).containsCIDR(e))", "except must name networks within cidr, and not all of it"))]
+pub struct EgressRule {
+    /// The network, for example 203.0.113.0/24. 0.0.0.0/0 is the internet, without private networks.
+    #[schemars(length(min = 1, max = 43))]
+    #[x_kube(validation = ("isCIDR(self) && cidr(self) == cidr(self).masked()", "cidr must be a network in CIDR notation without bits beyond its prefix, for example 203.0.113.0/24"))]
+    pub cidr: String,
+    /// Parts of it that may not be reached, at most 16. Default none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 43)))]
+    #[x_kube(validation = ("self.all(e, isCIDR(e) && cidr(e) == cidr(e).masked())", "except must be networks in CIDR notation without bits beyond their prefix"))]
+    pub except: Vec<String>,
+    /// The ports there, 1 to 16.
+    #[schemars(length(min = 1, max = 16))]
+    pub ports: Vec<EgressPort>,
+}
+
+/// Ports that may be reached.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = ("!has(self.endPort) || self.endPort >= self.port", "endPort must not be below port"))]
+pub struct EgressPort {
+    /// The port, or the first one.
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: i32,
+    /// The last one. Default: port alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub end_port: Option<i32>,
+    /// TCP or UDP. Default TCP.
+    #[serde(default)]
+    pub protocol: EgressProtocol,
+}
+
+/// What is spoken at a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum EgressProtocol {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
 }
 
 fn default_user() -> i64 {

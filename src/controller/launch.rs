@@ -5,6 +5,7 @@ use super::{
     Context, Error,
     apply::Created,
     build::{self, pod::Launch},
+    egress,
     plan::Plan,
     refs::{self, named},
     seen::{Problem, Seen},
@@ -35,7 +36,7 @@ pub async fn perform(
     let mut refused = BTreeMap::new();
     // as long as one of its pods is there, whoever took the policy away
     if !pods.is_empty()
-        && let Some(problem) = guard(ctx, seen, session).await?
+        && let Some(problem) = guard(ctx, seen, plan, session).await?
     {
         let Problem { reason, message } = problem;
         tracing::warn!(session = %seen.key, %reason, message, "pods stand without their policy");
@@ -77,7 +78,7 @@ async fn launch(
         // What it was made from is not asked for at the moment; it is decided on the next change.
         return Ok(None);
     };
-    if let Some(problem) = guard(ctx, seen, session).await? {
+    if let Some(problem) = guard(ctx, seen, plan, session).await? {
         return Ok(Some(problem));
     }
     let keys = ctx.resolve.link_keys().await?;
@@ -101,8 +102,16 @@ async fn launch(
 }
 
 /// The NetworkPolicy stands before any pod does, as it should be.
-async fn guard(ctx: &Context, seen: &Seen, session: &Session) -> Result<Option<Problem>, Error> {
-    let wanted = build::policy::policy(session, &ctx.config.gateways);
+async fn guard(
+    ctx: &Context,
+    seen: &Seen,
+    plan: &Plan,
+    session: &Session,
+) -> Result<Option<Problem>, Error> {
+    // what cannot be allowed is not: the attachments say why
+    let egress = plan.environment.as_ref().map(|e| egress::ways(&e.spec.egress, &seen.rules));
+    let ways = egress.and_then(Result::ok).unwrap_or_default();
+    let wanted = build::policy::policy(session, &ctx.config.gateways, &ways, &ctx.config.dns);
     let latest = &ctx.resolve.latest.policies;
     match &seen.policy {
         Some(present) if present.spec == wanted.spec => {}

@@ -16,6 +16,7 @@ pub mod agent;
 pub mod apply;
 pub mod attachment;
 pub mod build;
+pub mod egress;
 pub mod events;
 pub mod expiry;
 pub mod exports;
@@ -44,6 +45,7 @@ pub mod wake;
 pub mod watch;
 
 use crate::{
+    api::Session,
     domain::{Clock, export::Namespaces, identity::SessionKey, lifecycle::Ignored},
     process::{
         health::Guard,
@@ -52,10 +54,13 @@ use crate::{
     },
 };
 use apply::Apply;
-use build::{pod::ShimImage, policy::GatewayPeers};
+use build::{
+    pod::ShimImage,
+    policy::{DnsPeers, GatewayPeers},
+};
 use events::Events;
 use hosts::Gateways;
-use kube::Client;
+use kube::{Client, runtime::reflector::Store};
 use latest::LatestAll;
 use metrics::ControllerMetrics;
 use queue::{Outcome, Queue};
@@ -66,7 +71,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::{task::JoinSet, time::Instant};
+use tokio::{sync::watch::Receiver, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tries::Tries;
 
@@ -89,6 +94,8 @@ pub struct Config {
     pub shim: ShimImage,
     /// Where gateways are, for NetworkPolicies.
     pub gateways: GatewayPeers,
+    /// Where the cluster's DNS is, for NetworkPolicies that let anything out.
+    pub dns: DnsPeers,
     /// How many Sessions are looked at side by side.
     pub workers: usize,
     /// Where Agents may export tools.
@@ -216,6 +223,11 @@ pub async fn run(
         following.await;
         ControllerError::Ended("the reader of the API server's endpoints")
     });
+    let (others, sessions, due) = (api_server.changes(), stores.sessions.clone(), queue.clone());
+    tasks.spawn(async move {
+        wake_on_change(others, sessions, due).await;
+        ControllerError::Ended("what follows the API server's endpoints")
+    });
     let (keeper, held) = Keeper::new(client.clone(), lease_config(&config), clock.clone());
     let give_back = CancellationToken::new();
     let mut lease = JoinSet::new();
@@ -281,8 +293,21 @@ fn lease_config(config: &Config) -> lease::Config {
     }
 }
 
+/// Other addresses of the API server are left out of what Sessions may reach.
+async fn wake_on_change(
+    mut changes: Receiver<u64>,
+    sessions: Store<Session>,
+    queue: Arc<Queue<SessionKey>>,
+) {
+    while changes.changed().await.is_ok() {
+        for session in sessions.state() {
+            queue.push(refs::of_session(&session));
+        }
+    }
+}
+
 /// Waits until the Lease is ours.
-async fn leader(mut held: tokio::sync::watch::Receiver<Held>) {
+async fn leader(mut held: Receiver<Held>) {
     if held.wait_for(|h| h.is_valid()).await.is_err() {
         // Its keeper ended, and with it the process.
         std::future::pending::<()>().await;
@@ -307,7 +332,7 @@ async fn source_key(apply: &Apply, namespace: &str) -> keys::SourceKey {
 async fn work(
     ctx: Arc<Context>,
     queue: Arc<Queue<SessionKey>>,
-    held: tokio::sync::watch::Receiver<Held>,
+    held: Receiver<Held>,
 ) -> ControllerError {
     let mut all = JoinSet::new();
     for _ in 0..ctx.config.workers.max(1) {

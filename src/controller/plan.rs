@@ -3,7 +3,7 @@
 //! by `domain::lifecycle`.
 
 use super::{
-    own, secrets,
+    egress, own, secrets,
     seen::{Problem, Seen},
     target,
 };
@@ -271,6 +271,7 @@ fn validate<'a>(
                 let cause = format!("The Agent {:?} has no environment.", agent.name_any());
                 return Err(Problem::new(Reason::EnvironmentMissing, cause));
             };
+            egress::ways(&environment.spec.egress, &seen.rules)?;
             for e in &stdio.secret_env {
                 let field = format!("spec.sandboxStdio.secretEnv {}", e.name);
                 secrets::may_go(seen, &e.secret_key_ref, &field, Destination::Stdio)?;
@@ -765,6 +766,34 @@ mod tests {
         let mut seen = seen(vec![attachment("files", 9, http)]);
         seen.secrets = secret("v1");
         assert!(!all.insert(source(&seen)), "age is no source");
+    }
+
+    #[test]
+    fn egress_is_part_of_the_environment_and_a_forbidden_one_is_refused() {
+        let of = |egress: Value| {
+            let mut seen =
+                seen(vec![attachment("files", 1, json!({"sandboxStdio": {"command": "c"}}))]);
+            let environment = json!({"image": "tools:1", "egress": egress});
+            seen.agent = Some(agent(
+                json!({"environment": environment, "toolSets": [{"attachment": "files"}]}),
+            ));
+            seen
+        };
+        let to = |cidr: &str| json!({"mode": "Allow", "rules": [{"cidr": cidr, "ports": [{"port": 443}]}]});
+        let first = plan(&of(to("192.0.2.0/24")));
+        let frozen = first.environment.clone().unwrap();
+        let mut session = crate::controller::build::session::standing(&agent(json!({})));
+        session.status = Some(crate::api::SessionStatus {
+            environment: Some(frozen),
+            ..crate::api::SessionStatus::default()
+        });
+        let mut later = of(to("192.0.2.0/25"));
+        later.session = Some(Arc::new(session));
+        let second = plan(&later);
+        assert_eq!(second.environment.as_ref().map(|e| e.revision), Some(2));
+        assert_ne!(first.judged[0].source(), second.judged[0].source());
+        let forbidden = plan(&of(to("169.254.169.254/32")));
+        assert_eq!(refused(&forbidden, "files"), Some(Reason::EgressForbidden));
     }
 
     const STANDING: SessionMode = SessionMode::Standing;

@@ -3,7 +3,7 @@
 use super::{exports::ExportsSeen, hosts::Gateway, secrets::SecretState};
 use crate::{
     api::{Agent, McpAttachment, Session},
-    domain::{identity::SessionKey, reason::Reason},
+    domain::{egress::Net, identity::SessionKey, reason::Reason},
     process::api_server::ApiServer,
 };
 use jiff::Timestamp;
@@ -59,6 +59,8 @@ pub struct Rules {
     pub require_allowed_targets: bool,
     /// The addresses of the API server.
     pub api_server: ApiServer,
+    /// Networks that no sandbox reaches.
+    pub denied_egress: Vec<Net>,
 }
 
 /// Why something is not as asked, for a condition.

@@ -5,6 +5,7 @@ pub mod address;
 pub mod allowed_targets;
 pub mod canonical;
 pub mod chain;
+pub mod egress;
 pub mod export;
 pub mod gate;
 pub mod handover;

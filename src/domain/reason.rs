@@ -75,6 +75,7 @@ reasons! {
     ToolSetMissing, Waiting, "The Agent has no ToolSet for this attachment, so nothing of it may be used.", "Add an entry with this attachment's name to spec.toolSets of the Agent.";
     AttachmentMissing, Waiting, "A ToolSet names an attachment that does not exist.", "Apply the McpAttachment, or remove the ToolSet.";
     EnvironmentMissing, Permanent, "The Agent has no environment for a sandboxed server to run in.", "Set spec.environment of the Agent.";
+    EgressForbidden, Permanent, "The environment's egress names what no sandbox may reach.", "Name other networks in spec.environment.egress of the Agent.";
     DuplicateServerName, Permanent, "An older attachment of the same Agent has this server name.", "Set another spec.serverName.";
     DuplicateTarget, Permanent, "An older attachment of the same Agent has exactly this target.", "Remove one of the two.";
     SessionAttachmentsDenied, Permanent, "The Agent lets its Sessions bring no attachments of their own.", "Set spec.sessionAttachments.max of the Agent to Allow, or take the attachments out of the Session.";

@@ -5,7 +5,7 @@ use arc_swap::ArcSwap;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client, api::ListParams};
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 /// The Service of the API server, and the label that its EndpointSlices have.
@@ -23,6 +23,7 @@ const READ: Duration = Duration::from_secs(5);
 pub struct ApiServer {
     told: Arc<[IpAddr]>,
     behind: Arc<ArcSwap<BTreeSet<IpAddr>>>,
+    changes: Arc<watch::Sender<u64>>,
 }
 
 impl ApiServer {
@@ -31,7 +32,18 @@ impl ApiServer {
         Self {
             told: told.into_iter().map(|ip| ip.to_canonical()).collect(),
             behind: Arc::default(),
+            changes: Arc::default(),
         }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> BTreeSet<IpAddr> {
+        self.told.iter().chain(&**self.behind.load()).copied().collect()
+    }
+
+    /// Wakes when there are others than before.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// Whether it is one of the API server's.
@@ -47,7 +59,11 @@ impl ApiServer {
         let params = ListParams::default().labels(SLICES);
         let problem = match timeout(READ, slices.list(&params)).await {
             Ok(Ok(found)) => {
-                self.behind.store(Arc::new(addresses(&found.items)));
+                let found = addresses(&found.items);
+                if **self.behind.load() != found {
+                    self.behind.store(Arc::new(found));
+                    self.changes.send_modify(|version| *version += 1);
+                }
                 return true;
             }
             Ok(Err(problem)) => problem.to_string(),
@@ -111,9 +127,16 @@ mod tests {
         ]});
         assert!(api.has(ip("10.96.0.1")) && api.has(ip("::ffff:10.96.0.1")));
         assert!(!api.has(ip("192.0.2.8")));
+        let mut changes = api.changes();
+        assert!(api.read(&answering(200, slices.clone())).await);
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
         assert!(api.read(&answering(200, slices)).await);
+        assert!(!changes.has_changed().unwrap(), "the same again");
         let known = ["10.96.0.1", "192.0.2.7", "192.0.2.8", "::ffff:192.0.2.8", "2001:db8::7"];
         assert!(known.iter().all(|address| api.has(ip(address))));
+        let all = ["10.96.0.1", "192.0.2.7", "192.0.2.8", "2001:db8::7"];
+        assert_eq!(api.all(), all.map(ip).into());
         assert!(!api.has(ip("192.0.2.9")));
         let no = json!({"kind": "Status", "status": "Failure", "code": 403, "message": "no",
             "reason": "Forbidden"});

@@ -36,6 +36,14 @@ fn exports(name: &str) -> Value {
     json!([{"attachment": "a", "tool": "t", "name": name}])
 }
 
+fn egress(cidr: &str) -> Value {
+    json!({"cidr": cidr, "ports": [{"port": 443}]})
+}
+
+fn allow(rule: Value) -> Value {
+    json!({"mode": "Allow", "rules": [rule]})
+}
+
 fn secret_env(name: &str) -> Value {
     json!([{"name": name, "secretKeyRef": {"name": "s", "key": "k"}}])
 }
@@ -225,7 +233,38 @@ async fn an_attachment_is_refused(#[case] spec: Value, #[case] words: &str) {
     with(agent(), "/exports", (0..65).map(|i| json!({"attachment": "a", "tool": "t", "name": format!("n{i}")})).collect()),
     "must have at most 64 items"
 )]
-#[case::egress_is_later(with(agent(), "/environment/egress", json!({"mode": "Allow"})), "unknown field \"spec.environment.egress\"")]
+#[case::egress_without_rules(with(agent(), "/environment/egress", json!({"mode": "Allow"})), "egress needs both or neither")]
+#[case::egress_rules_without_mode(with(agent(), "/environment/egress", json!({"rules": [egress("192.0.2.0/24")]})), "egress needs both or neither")]
+#[case::egress_word(
+    with(agent(), "/environment/egress", allow(egress("example.com"))),
+    "cidr must be a network in CIDR notation"
+)]
+#[case::egress_bits(
+    with(agent(), "/environment/egress", allow(egress("192.0.2.1/24"))),
+    "without bits beyond its prefix"
+)]
+#[case::egress_mapped(
+    with(agent(), "/environment/egress", allow(egress("::ffff:192.0.2.0/120"))),
+    "cidr must be a network in CIDR notation"
+)]
+#[case::egress_ports(with(agent(), "/environment/egress", allow(json!({"cidr": "192.0.2.0/24"}))), "ports: Required value")]
+#[case::egress_no_port(with(agent(), "/environment/egress", allow(json!({"cidr": "192.0.2.0/24", "ports": []}))), "should have at least 1 items")]
+#[case::egress_end_port(
+    with(agent(), "/environment/egress", allow(json!({"cidr": "192.0.2.0/24", "ports": [{"port": 9, "endPort": 8}]}))),
+    "endPort must not be below port"
+)]
+#[case::egress_except_outside(
+    with(agent(), "/environment/egress", allow(json!({"cidr": "192.0.2.0/24", "except": ["192.0.3.0/24"], "ports": [{"port": 9}]}))),
+    "except must name networks within cidr"
+)]
+#[case::egress_except_all(
+    with(agent(), "/environment/egress", allow(json!({"cidr": "192.0.2.0/24", "except": ["192.0.2.0/24"], "ports": [{"port": 9}]}))),
+    "and not all of it"
+)]
+#[case::egress_except_word(
+    with(agent(), "/environment/egress", allow(json!({"cidr": "192.0.2.0/24", "except": ["x"], "ports": [{"port": 9}]}))),
+    "except must be networks in CIDR notation"
+)]
 #[case::other_images_are_later(with(agent(), "/environment/allowedImages", json!([])), "unknown field \"spec.environment.allowedImages\"")]
 #[tokio::test]
 async fn an_agent_is_refused(#[case] spec: Value, #[case] words: &str) {

@@ -101,6 +101,78 @@ async fn a_server_is_confined() {
 }
 
 #[tokio::test]
+async fn a_server_reaches_what_its_environment_allows_and_nothing_else() {
+    let team = Team::new("egress").await;
+    team.stdio("box", json!({})).await;
+    let (open, closed) = (
+        Server::start(&team, "open", json!({})).await,
+        Server::start(&team, "closed", json!({})).await,
+    );
+    let pod_ip = async |name: &str| {
+        let pod = team.get("Pod", name).await.unwrap();
+        pod["status"]["podIP"].as_str().unwrap().to_owned()
+    };
+    let (allowed, other) = (pod_ip("open").await, pod_ip("closed").await);
+    assert!(closed.direct().initialize().await.is_ok(), "the other pod does listen");
+    let mut agent = crate::support::team::agent(
+        AGENT,
+        &crate::support::objects::stub_image(),
+        vec![json!({"attachment": "box", "defaultPermission": "Allow"})],
+    );
+    let all_ports = json!([{"port": 1, "endPort": 65535}]);
+    agent["spec"]["environment"]["egress"] = json!({"mode": "Allow", "rules": [
+        {"cidr": format!("{allowed}/32"), "ports": [{"port": 8000}]},
+        {"cidr": "0.0.0.0/0", "ports": all_ports},
+    ]});
+    team.apply(agent.clone()).await;
+    team.ready("box").await;
+    let mut client = team.client_of("mcp/box").await;
+    let mut reach = async |address: String| {
+        let asked = json!({"address": address, "ms": 1500});
+        called(&mut client, "connect", asked).await.unwrap_or_else(|why| why.to_string())
+    };
+    // rules reach a node a moment after its pod
+    let begun = std::time::Instant::now();
+    while reach(format!("{allowed}:8000")).await != "connected" {
+        assert!(begun.elapsed() < LIMIT, "what is allowed is not reached");
+    }
+    let by_name = format!("open.{}.svc.cluster.local:8000", team.name);
+    assert_eq!(reach(by_name).await, "connected", "its name is found");
+    let cluster = &team.cluster;
+    let api = cluster.get("Service", Some("default"), "kubernetes").await.unwrap();
+    let gateway = cluster.get("Service", Some(SYSTEM), "awaken-gateway").await.unwrap();
+    let ip = |service: &Value| service["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    for address in [
+        format!("{other}:8000"),
+        format!("{allowed}:8001"),
+        format!("{}:443", ip(&api)),
+        format!("{}:80", ip(&gateway)),
+        "169.254.169.254:80".to_owned(),
+    ] {
+        assert_ne!(reach(address.clone()).await, "connected", "{address}");
+    }
+
+    // taken away: the next generation, and nothing is reached
+    agent["spec"]["environment"]["egress"] = json!({"mode": "Deny"});
+    team.apply(agent).await;
+    until("nothing is reached", LIMIT, || async {
+        let mut client = team.client_of("mcp/box").await;
+        let asked = json!({"address": format!("{allowed}:8000"), "ms": 1500});
+        let how = called(&mut client, "connect", asked).await;
+        if how.as_ref().is_ok_and(|how| how == "connected") {
+            Err(format!("{how:?}"))
+        } else {
+            Ok(())
+        }
+    })
+    .await;
+    let found = team.get("McpAttachment", "box").await.unwrap();
+    assert!(found["status"]["desiredGeneration"].as_i64() >= Some(2), "{found}");
+    assert!(open.direct().initialize().await.is_ok(), "it does listen");
+    team.end().await;
+}
+
+#[tokio::test]
 async fn the_pod_is_written_as_promised() {
     let team = Team::new("podspec").await;
     team.stdio("box", json!({})).await;

@@ -4,7 +4,10 @@ use super::apiserver::{ApiServer, text};
 use awaken_operator::{
     controller::{
         self, Config,
-        build::{pod::ShimImage, policy::GatewayPeers},
+        build::{
+            pod::ShimImage,
+            policy::{DnsPeers, GatewayPeers},
+        },
         seen::Rules,
     },
     domain::{Clock, export::Namespaces},
@@ -58,6 +61,11 @@ impl Operator {
             gateways: GatewayPeers {
                 namespace: "awaken-system".to_owned(),
                 labels: Config::gateway_labels("awaken"),
+            },
+            dns: DnsPeers {
+                namespace: "kube-system".to_owned(),
+                labels: [("k8s-app".to_owned(), "kube-dns".to_owned())].into(),
+                networks: vec![],
             },
             workers: 4,
             export_namespaces: Namespaces::new([NS, "team-b"]),

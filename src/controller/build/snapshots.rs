@@ -8,9 +8,11 @@ mod tests {
             Config,
             build::{
                 pod::{Launch, ShimImage, pod},
-                policy::{GatewayPeers, policy},
+                policy::{DnsPeers, GatewayPeers, policy},
                 session::{Ownership, ownership, standing},
             },
+            egress::ways,
+            seen::Rules,
         },
         domain::lifecycle::Generation,
     };
@@ -92,7 +94,33 @@ mod tests {
             namespace: "awaken-system".to_owned(),
             labels: Config::gateway_labels("awaken"),
         };
-        insta::assert_yaml_snapshot!(policy(&session(), &peers));
+        insta::assert_yaml_snapshot!(policy(&session(), &peers, &[], &dns()));
+    }
+
+    #[test]
+    fn the_policy_with_egress() {
+        let peers = GatewayPeers {
+            namespace: "awaken-system".to_owned(),
+            labels: Config::gateway_labels("awaken"),
+        };
+        let egress = json!({"mode": "Allow", "rules": [
+            {"cidr": "203.0.112.0/20", "except": ["203.0.113.0/25"], "ports": [
+                {"port": 443}, {"port": 8000, "endPort": 8003, "protocol": "UDP"},
+            ]},
+            {"cidr": "10.20.0.0/16", "ports": [{"port": 5432}]},
+        ]});
+        let egress = serde_json::from_value(egress).unwrap();
+        let ways = ways(&egress, &Rules::default()).unwrap();
+        let spec = policy(&session(), &peers, &ways, &dns()).spec.unwrap();
+        insta::assert_yaml_snapshot!(spec.egress);
+    }
+
+    fn dns() -> DnsPeers {
+        DnsPeers {
+            namespace: "kube-system".to_owned(),
+            labels: [("k8s-app".to_owned(), "kube-dns".to_owned())].into(),
+            networks: vec!["169.254.20.10/32".parse().unwrap()],
+        }
     }
 
     #[test]
@@ -143,9 +171,11 @@ mod tests {
         let environment: Environment = serde_json::from_value(json!({
             "image": "i", "imagePullPolicy": "Never", "runAsUser": 1,
             "resources": {"limits": {"cpu": "1"}}, "workspace": {"mountPath": "/w"},
+            "egress": {"mode": "Allow"},
         }))
         .unwrap();
-        assert_eq!(fields(serde_json::to_value(environment).unwrap()), 5);
+        // egress is the policy's
+        assert_eq!(fields(serde_json::to_value(environment).unwrap()), 6);
         let stdio: SandboxStdio = serde_json::from_value(stdio()).unwrap();
         assert_eq!(fields(serde_json::to_value(stdio).unwrap()), 4);
     }
