@@ -24,7 +24,7 @@ use crate::{
         export::Namespaces,
         gate::{Permission, ToolSet},
         identity::SessionKey,
-        lifecycle::{Generation, Origin, Receipt, State, Target},
+        lifecycle::{Generation, Origin, Receipt, Target},
         usage::Activity,
     },
 };
@@ -102,13 +102,13 @@ impl SessionView {
 }
 
 impl SessionView {
-    /// Keeps the ToolSets of own attachments that were taken out of the set and still serve: what
-    /// holds for them until they make room is what held before.
+    /// Keeps the ToolSets of own attachments that were taken out of the set and are not gone: what
+    /// holds for them until they left the catalog, which is after this, is what held before.
     fn remembers(mut self, before: Option<&Arc<Self>>) -> Self {
         let Some(before) = before.filter(|before| before.uid == self.uid) else { return self };
         let still = |name: &str| {
-            let mut serving = self.generations.iter().filter(|g| g.state == State::Active);
-            serving.any(|g| g.origin == Origin::Session && g.attachment == name)
+            let mut all = self.generations.iter();
+            all.any(|g| g.origin == Origin::Session && g.attachment == name)
         };
         let left: Vec<_> = before
             .own
@@ -540,8 +540,12 @@ mod tests {
         index.reset_sessions(&[bringing("3", json!([]), "Active")]);
         assert!(shows(&index), "a new list forgets nothing");
         index.apply_session(&bringing("4", json!([]), "Draining"));
+        assert!(shows(&index), "it leaves the catalog after this");
+        let mut gone = bringing("5", json!([]), "Draining");
+        gone.status.as_mut().unwrap().attachments = vec![];
+        index.apply_session(&gone);
         assert!(!shows(&index));
-        index.apply_session(&bringing("5", json!([]), "Active"));
+        index.apply_session(&bringing("6", json!([]), "Active"));
         assert!(!shows(&index), "what was forgotten does not come back");
         let mut index = begin();
         let mut anew = bringing("2", json!([]), "Active");

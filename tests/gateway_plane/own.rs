@@ -4,7 +4,7 @@
 use super::{platform, support::*};
 use awaken_operator::domain::lifecycle::{State, Verdict};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 fn sets(name: &str, permission: &str) -> Value {
     json!([{"attachment": name, "defaultPermission": permission}])
@@ -48,6 +48,66 @@ async fn a_sessions_own_serves_in_the_place_of_the_agents_under_its_own_tool_set
     let said = world.call(&session, "mcp__files__more", json!({})).await;
     assert_eq!(said["result"]["content"][0]["text"], "own");
     assert!(agents.calls().is_empty() && own_peer.calls().len() == 1);
+}
+
+#[tokio::test]
+async fn a_set_is_replaced_and_taken_back_under_calls_and_none_of_them_fails() {
+    let world = World::new();
+    agent(&world, "Allow");
+    let [agents, mine, again] = ["agent", "own", "again"].map(|name| {
+        let text: &'static str = match name {
+            "agent" => r#"{"content":[{"type":"text","text":"agent"}]}"#,
+            "own" => r#"{"content":[{"type":"text","text":"own"}]}"#,
+            _ => r#"{"content":[{"type":"text","text":"again"}]}"#,
+        };
+        FakePeer::answering(text)
+    });
+    world.serving(&agents, &["read"]).await;
+    let session = world.open(MCP).await;
+    let said = Mutex::new(vec![]);
+    let heard = async |text: &str| {
+        until(text, || said.lock().unwrap().iter().any(|s| s == text).then_some(())).await;
+    };
+    let calling = async {
+        loop {
+            let answer = world.call(&session, "mcp__files__read", json!({})).await;
+            let text = answer["result"]["content"][0]["text"].as_str();
+            said.lock().unwrap().push(text.unwrap_or_else(|| panic!("{answer}")).to_owned());
+            tokio::task::yield_now().await;
+        }
+    };
+    let switching = async {
+        heard("agent").await;
+        // The set comes, and with it another one that does not come up.
+        world.realizer.serve("files", &mine, &["read"]);
+        world.realizer.hang("other");
+        bring(
+            &world,
+            json!([{"attachment": "files", "defaultPermission": "Allow"}, {"attachment": "other"}]),
+        );
+        let others = [own(2, "files", State::Realizing), own(3, "other", State::Realizing)];
+        let [files, other] = others;
+        world.place(1, &[entry(1, "files", State::Active), files, other]);
+        world.receipt(2, Verdict::Done).await;
+        world.place(1, &[entry(1, "files", State::Draining), own(2, "files", State::Active)]);
+        heard("own").await;
+        // It goes again, its ToolSet first, and the Agent's comes back.
+        world.realizer.serve("files", &again, &["read"]);
+        bring(&world, json!([]));
+        world.place(1, &[own(2, "files", State::Active), entry(4, "files", State::Realizing)]);
+        world.receipt(4, Verdict::Done).await;
+        world.place(1, &[own(2, "files", State::Draining), entry(4, "files", State::Active)]);
+        heard("again").await;
+    };
+    tokio::select! {
+        () = switching => {}
+        () = calling => {}
+    }
+    let said = said.lock().unwrap();
+    let first = |text: &str| said.iter().position(|s| s == text).unwrap();
+    assert!(first("agent") < first("own") && first("own") < first("again"));
+    let last_of_own = said.iter().rposition(|s| s == "own").unwrap();
+    assert!(last_of_own < first("again"), "nothing reaches what drains");
 }
 
 #[tokio::test]
