@@ -292,6 +292,18 @@ async fn a_permanent_failure_is_tried_again_slowly_and_at_once_on_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_for_another_try_that_fits_nowhere_is_no_request() {
+    let (api, _operator, _gateway) = serving().await;
+    api.edit("mcpattachments", NS, "issues", |object| {
+        let asked = "x".repeat(129);
+        object["metadata"]["annotations"] = json!({"awaken.dev/reconcile-requested-at": asked});
+        object["spec"]["suspend"] = json!(true);
+    });
+    let told = until(&api, "mcpattachments", "issues", "Ready", false, "Suspended").await;
+    assert!(told["status"].get("lastHandledReconcileAt").is_none(), "{told}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_retryable_failure_ends_at_the_startup_deadline_with_its_last_cause() {
     let api = ApiServer::new();
     let _gateway =

@@ -12,6 +12,7 @@ use super::{
     plan::Plan,
     pods,
     queue::Outcome,
+    refs,
     seen::{Problem, Seen},
     session::after_write,
 };
@@ -220,7 +221,7 @@ fn status(
         receipts: old.receipts,
         activity: old.activity,
         summary: Some(agent::summary(&view, plan)),
-        last_handled_reconcile_at: own::asked(session).cloned().or(old.last_handled_reconcile_at),
+        last_handled_reconcile_at: refs::asked(session).cloned().or(old.last_handled_reconcile_at),
     }
 }
 

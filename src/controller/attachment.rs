@@ -4,11 +4,12 @@
 use super::{
     own,
     plan::Judged,
+    refs,
     seen::{Problem, few, sentences},
 };
 use crate::{
     api::{
-        McpAttachmentStatus, RECONCILE_REQUESTED_AT,
+        McpAttachmentStatus,
         condition::{ACCEPTED, READY, RECONCILING, SERVING, STALLED, set},
     },
     domain::{
@@ -230,9 +231,7 @@ pub fn status(view: &View<'_>, judged: &Judged, health: &Health) -> McpAttachmen
         surface_digest,
         protocol_version,
         target: Some(judged.target.clone()),
-        last_handled_reconcile_at: attachment
-            .annotations()
-            .get(RECONCILE_REQUESTED_AT)
+        last_handled_reconcile_at: refs::asked(&**attachment)
             .cloned()
             .or(old.last_handled_reconcile_at),
     }

@@ -6,6 +6,7 @@
 
 use super::{
     plan::{Judged, Plan},
+    refs,
     seen::{Problem, Seen, few, sentences},
     target,
 };
@@ -28,7 +29,7 @@ use std::{collections::BTreeSet, sync::Arc};
 /// is one for each of them.
 pub fn attachments(session: &Session) -> Vec<Arc<McpAttachment>> {
     let uid = session.metadata.uid.as_deref().unwrap_or_default();
-    let asked = asked(session);
+    let asked = refs::asked(session);
     let answered = session.status.as_ref().and_then(|s| s.last_handled_reconcile_at.clone());
     let one = |own: &OwnAttachment| {
         let metadata = ObjectMeta {
@@ -57,11 +58,6 @@ pub fn attachments(session: &Session) -> Vec<Arc<McpAttachment>> {
         Arc::new(McpAttachment { metadata, spec, status: Some(status) })
     };
     session.spec.attachments.iter().map(one).collect()
-}
-
-/// The request for another try that the Session carries, if its answer fits the status.
-pub fn asked(session: &Session) -> Option<&String> {
-    session.annotations().get(RECONCILE_REQUESTED_AT).filter(|asked| asked.len() <= 128)
 }
 
 /// Whether the Agent lets its Sessions bring any.

@@ -3,13 +3,13 @@
 //! by `domain::lifecycle`.
 
 use super::{
-    egress, own, secrets,
+    egress, own, refs, secrets,
     seen::{Problem, Seen},
     target,
 };
 use crate::{
     api::{
-        Agent, McpAttachment, RECONCILE_REQUESTED_AT,
+        Agent, McpAttachment,
         agent::{Environment, SessionMode},
         attachment::{AttachmentLimits, Http, SandboxStdio, SecretKeyRef},
         session::FrozenEnvironment,
@@ -152,7 +152,7 @@ fn dangling(seen: &Seen) -> Vec<String> {
 
 fn desire(judged: &Judged) -> Desired {
     let attachment = &judged.attachment;
-    let asked = attachment.annotations().get(RECONCILE_REQUESTED_AT);
+    let asked = refs::asked(&**attachment);
     let answered = attachment.status.as_ref().and_then(|s| s.last_handled_reconcile_at.as_ref());
     Desired {
         attachment: attachment.name_any(),
@@ -391,6 +391,7 @@ pub fn limits(limits: Option<&AttachmentLimits>) -> Limits {
 mod tests {
     use super::*;
     use crate::{
+        api::RECONCILE_REQUESTED_AT,
         controller::{
             exports::ExportsSeen,
             hosts::Gateway,

@@ -13,15 +13,12 @@ use super::{
     build::session::{Ownership, ownership},
     exports, leaving,
     plan::{Judged, Plan, plan},
-    refs::named,
+    refs::{self, named},
     seen::{Problem, Seen, sentences},
     target,
 };
 use crate::{
-    api::{
-        McpAttachment, RECONCILE_REQUESTED_AT, Session, agent::SessionMode,
-        attachment::McpAttachmentStatus,
-    },
+    api::{McpAttachment, Session, agent::SessionMode, attachment::McpAttachmentStatus},
     domain::{
         identity::SessionKey,
         lifecycle::{Generation, Origin},
@@ -30,7 +27,7 @@ use crate::{
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{Resource, ResourceExt};
+use kube::Resource;
 use std::sync::Arc;
 
 /// One Session, as its Agent and the attachments see it.
@@ -254,7 +251,7 @@ async fn write_attachment(
 
 /// Whether every Session took up the attachment's request for another try, if there is one.
 fn taken_up(ctx: &Context, facets: &[Facet], attachment: &McpAttachment) -> bool {
-    let asked = attachment.annotations().get(RECONCILE_REQUESTED_AT);
+    let asked = refs::asked(attachment);
     let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
     asked.is_none_or(|asked| {
         facets.iter().filter_map(|f| f.session.as_ref()).all(|s| ctx.tries.has(s, uid, asked))

@@ -2,7 +2,7 @@
 
 use super::build::{MANAGED_BY, MANAGER};
 use crate::{
-    api::{Agent, McpAttachment, Session, attachment::McpAttachmentSpec},
+    api::{Agent, McpAttachment, RECONCILE_REQUESTED_AT, Session, attachment::McpAttachmentSpec},
     domain::identity::SessionKey,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -12,6 +12,12 @@ use std::collections::BTreeSet;
 /// Namespace and name of an object.
 pub fn named(object: &impl ResourceExt) -> SessionKey {
     SessionKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+}
+
+/// What asks for another try, if it fits into the status that answers it: at most 128 characters.
+pub fn asked(object: &impl ResourceExt) -> Option<&String> {
+    let all = object.annotations();
+    all.get(RECONCILE_REQUESTED_AT).filter(|asked| asked.chars().count() <= 128)
 }
 
 /// The Agent's Standing Session has its name.

@@ -2,9 +2,8 @@
 //! several Sessions: each takes a request up once, and the attachment's status answers it when all
 //! have. Kept in memory: after a restart an unanswered request is taken up once more.
 
-use super::plan::Plan;
-use crate::{api::RECONCILE_REQUESTED_AT, domain::identity::SessionKey};
-use kube::ResourceExt;
+use super::{plan::Plan, refs};
+use crate::domain::identity::SessionKey;
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -24,7 +23,7 @@ impl Tries {
         for desired in plan.desired.iter_mut().filter(|d| d.retry) {
             let uid = &desired.attachment_uid;
             let of = plan.judged.iter().find(|j| j.attachment.metadata.uid.as_ref() == Some(uid));
-            let asked = of.and_then(|j| j.attachment.annotations().get(RECONCILE_REQUESTED_AT));
+            let asked = of.and_then(|j| refs::asked(&*j.attachment));
             let Some(asked) = asked else { continue };
             if taken.and_then(|t| t.get(uid)) == Some(asked) {
                 desired.retry = false;

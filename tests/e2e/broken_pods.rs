@@ -73,7 +73,10 @@ async fn eight_broken_pods_have_eight_reasons() {
     team.apply(keyless).await;
     team.apply(stdio("huge", "big", json!({}))).await;
     team.apply(node("greedy", "small", GREEDY)).await;
-    team.apply(node("talker", "talking", TALKER)).await;
+    // one that says nothing that fits may only be slow, until its startup deadline
+    let mut talker = node("talker", "talking", TALKER);
+    talker["spec"]["limits"] = json!({"startupTimeout": "15s"});
+    team.apply(talker).await;
     full.stdio("held", json!({})).await;
     narrow.stdio("refused", json!({})).await;
 
@@ -87,7 +90,7 @@ async fn eight_broken_pods_have_eight_reasons() {
         (&full, "held", "QuotaExceeded", "no-pods"),
         (&narrow, "refused", "PodRefused", "64Mi"),
         (&team, "greedy", "OutOfMemory", "memory"),
-        (&team, "talker", "HandshakeTimeout", "listening on :8080"),
+        (&team, "talker", "StartupTimeout", "listening on :8080"),
     ] {
         let left = WITHIN.saturating_sub(began.elapsed());
         let ready = team.refused(name, reason, left).await;
