@@ -148,9 +148,16 @@ mod tests {
             let objects = node["items"]["type"] == "object";
             (objects && node["x-kubernetes-list-map-keys"].is_null()).then_some("no key")
         };
+        // rules of a network have no key: written as a whole, as those of a NetworkPolicy are
         assert_eq!(
             faults(atomic),
-            ["Session.status.attachments[].target.sandboxStdio.secrets: no key"]
+            [
+                "Agent.spec.environment.egress.rules: no key",
+                "Agent.spec.environment.egress.rules[].ports: no key",
+                "Session.status.attachments[].target.sandboxStdio.secrets: no key",
+                "Session.status.environment.spec.egress.rules: no key",
+                "Session.status.environment.spec.egress.rules[].ports: no key",
+            ]
         );
     }
 
