@@ -1,7 +1,7 @@
 //! A full-size object of each kind, created, applied and server-side applied: the bounds keep it
 //! below what etcd and `kubectl apply` take.
 
-use crate::server::{GATEWAY, OPERATOR, Server, object};
+use crate::server::{ADMIN, GATEWAY, OPERATOR, Server, object};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -170,14 +170,18 @@ async fn a_session() {
     server.merge(OPERATOR, &made, "/status", &json!({"status": {"summary": "64/64"}})).await.ok();
     server.merge(GATEWAY, &made, "/status", &json!({"status": {"receipts": []}})).await.ok();
 
-    // And the same by server-side apply.
-    let path = format!("{}/status?fieldManager=awaken-operator&force=true", server.path(&made));
-    let mut whole = made.clone();
+    // And the same by server-side apply, where nobody wrote it before: what two managers set is
+    // noted for both.
+    let mut whole = object("Session", "applied", own_set());
+    let path = server.path(&whole);
+    let apply = async |account: &str, path: String, whole: &Value| {
+        let kind = "application/apply-patch+yaml";
+        server.call(account, Method::PATCH, &path, kind, Some(whole)).await.ok()
+    };
+    apply(ADMIN, format!("{path}?fieldManager=user"), &whole).await;
     whole["status"] = status["status"].clone();
-    let applied = server
-        .call(OPERATOR, Method::PATCH, &path, "application/apply-patch+yaml", Some(&whole))
-        .await
-        .ok();
+    let path = format!("{path}/status?fieldManager=awaken-operator&force=true");
+    let applied = apply(OPERATOR, path, &whole).await;
     let size = applied.to_string().len();
-    println!("applied by another manager it has {size}");
+    println!("by server-side apply it has {size}");
 }
