@@ -216,6 +216,26 @@ impl Apply {
         within(object, api.patch_status(&name, &params, &patch)).await.map(Some)
     }
 
+    /// As [`Self::status`]; an object that is gone needs none.
+    ///
+    /// # Errors
+    /// As there, but for [`ApplyError::Gone`].
+    pub async fn status_if_there<K, S>(
+        &self,
+        object: &K,
+        old: &S,
+        new: &S,
+    ) -> Result<Option<K>, ApplyError>
+    where
+        K: Resource<DynamicType = (), Scope = Namespaced> + Clone + DeserializeOwned + Debug,
+        S: Serialize + PartialEq,
+    {
+        match self.status(object, old, new).await {
+            Err(ApplyError::Gone { .. }) => Ok(None),
+            other => other,
+        }
+    }
+
     /// Holds a Session: puts our finalizer on, and those owners that it lacks. Gives back the
     /// Session as it is now, or none when there was nothing to write.
     ///

@@ -3,7 +3,6 @@
 
 use super::{
     Context, Error,
-    apply::ApplyError,
     refs::named,
     seen::{Leaving, few},
 };
@@ -31,20 +30,15 @@ pub async fn tell(
     for attachment in &leaving.attachments {
         let old = attachment.status.clone().unwrap_or_default();
         let new = of_attachment(attachment, entries, now);
-        match ctx.apply.status(&**attachment, &old, &new).await {
-            Ok(Some(written)) => {
-                drop(ctx.resolve.latest.attachments.put(&named(&**attachment), written));
-            }
-            Ok(None) | Err(ApplyError::Gone { .. }) => {}
-            Err(problem) => return Err(problem.into()),
+        if let Some(written) = ctx.apply.status_if_there(&**attachment, &old, &new).await? {
+            ctx.resolve.latest.attachments.put(&named(&**attachment), written);
         }
     }
     let Some(agent) = &leaving.agent else { return Ok(()) };
     let old = agent.status.clone().unwrap_or_default();
-    match ctx.apply.status(&**agent, &old, &of_agent(agent, entries, now)).await {
-        Ok(Some(written)) => drop(ctx.resolve.latest.agents.put(&named(&**agent), written)),
-        Ok(None) | Err(ApplyError::Gone { .. }) => {}
-        Err(problem) => return Err(problem.into()),
+    let new = of_agent(agent, entries, now);
+    if let Some(written) = ctx.apply.status_if_there(&**agent, &old, &new).await? {
+        ctx.resolve.latest.agents.put(&named(&**agent), written);
     }
     Ok(())
 }

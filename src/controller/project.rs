@@ -8,7 +8,6 @@ use super::{
     Context, Error,
     advance::Progress,
     agent::{self, Standing},
-    apply::ApplyError,
     attachment::{self, Health, View, health},
     build::session::{Ownership, ownership},
     exports, leaving,
@@ -207,21 +206,17 @@ pub async fn project(
     }
     let summary = format!("{serving}/{count}");
     let new = agent::status(agent, seen.now, &overall, &accepted, summary, session);
-    match ctx.apply.status(&**agent, &old, &new).await {
-        Ok(Some(written)) => {
-            let problem = match standing {
-                Standing::None(problem) | Standing::Refused(problem) => Some(problem),
-                _ => accepted.as_ref().err().filter(|p| p.reason != Reason::AttachmentMissing),
-            };
-            if let Some(problem) = problem
-                && !is_said(&old.conditions, problem)
-            {
-                ctx.events.warn(agent.object_ref(&()), problem.reason, problem.message.clone());
-            }
-            ctx.resolve.latest.agents.put(&seen.key, written);
+    if let Some(written) = ctx.apply.status_if_there(&**agent, &old, &new).await? {
+        let problem = match standing {
+            Standing::None(problem) | Standing::Refused(problem) => Some(problem),
+            _ => accepted.as_ref().err().filter(|p| p.reason != Reason::AttachmentMissing),
+        };
+        if let Some(problem) = problem
+            && !is_said(&old.conditions, problem)
+        {
+            ctx.events.warn(agent.object_ref(&()), problem.reason, problem.message.clone());
         }
-        Ok(None) | Err(ApplyError::Gone { .. }) => {}
-        Err(problem) => return Err(problem.into()),
+        ctx.resolve.latest.agents.put(&seen.key, written);
     }
     Ok(())
 }
@@ -233,18 +228,14 @@ async fn write_attachment(
     new: &McpAttachmentStatus,
 ) -> Result<(), Error> {
     let attachment = &told.judged.attachment;
-    match ctx.apply.status(&**attachment, old, new).await {
-        Ok(Some(written)) => {
-            if let Err(problem) = &told.judged.accepted
-                && !is_said(&old.conditions, problem)
-            {
-                let about = attachment.object_ref(&());
-                ctx.events.warn(about, problem.reason, problem.message.clone());
-            }
-            ctx.resolve.latest.attachments.put(&named(&**attachment), written);
+    if let Some(written) = ctx.apply.status_if_there(&**attachment, old, new).await? {
+        if let Err(problem) = &told.judged.accepted
+            && !is_said(&old.conditions, problem)
+        {
+            let about = attachment.object_ref(&());
+            ctx.events.warn(about, problem.reason, problem.message.clone());
         }
-        Ok(None) | Err(ApplyError::Gone { .. }) => {}
-        Err(problem) => return Err(problem.into()),
+        ctx.resolve.latest.attachments.put(&named(&**attachment), written);
     }
     Ok(())
 }

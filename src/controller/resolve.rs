@@ -207,7 +207,7 @@ impl Resolve {
         let names: BTreeSet<_> = agent.spec.exports.iter().map(|e| &*e.name).collect();
         let rivals = self.stores.agents.state_filter(|a| {
             a.spec.exports.iter().any(|e| names.contains(&*e.name))
-                && a.metadata.deletion_timestamp.is_none()
+                && stays(a)
                 && self.export_from.allows(&a.namespace().unwrap_or_default())
                 && !self.unreadable.has("Agent", &named(a))
         });
